@@ -93,7 +93,7 @@ class Agent(BaseAgent, Generic[OptionsT]):
 
         With `require_per_service_call_history_persistence`, the agent's history providers load before and store after each model call
         instead of once per run, so a run that fails keeps its completed calls. In this mode, a run fails if the model's provider stores the
-        conversation and the option `store` is not set.
+        conversation although neither the option `store` nor, without the option, the chat client's default says so.
 
         Raises:
             TypeError: `client` is not a chat client.
@@ -184,7 +184,8 @@ class Agent(BaseAgent, Generic[OptionsT]):
         `session` continues a stored conversation. `middleware` and `tools` are added to the agent's own for this run only.
         Tools and function middleware receive `function_invocation_kwargs`; the model never does. `ctx` is the context of the gateway call
         that the run serves: tools are called with that call's caller and rights. A run without `ctx` inside another run has the outer
-        run's caller and policy checks. Raises `ModelError`, `UnknownTool` or `MiddlewareFailure` if the run fails.
+        run's caller and policy checks. A failed run raises `ModelError`, `AgentError` (such as `UnknownTool`), `MiddlewareFailure`, or an
+        exception of a context provider or of agent middleware.
         """
         if thread is not None:
             raise TypeError("run() takes no thread: a conversation is an AgentSession; pass session=agent.create_session().")
@@ -301,7 +302,7 @@ class _AgentRun:
 
         Raises:
             AgentInvalidRequestException: A background run has no session to store its conversation. Or the agent stores messages after
-                each model call, but the model's provider stores the conversation.
+                each model call, and the run continues a conversation that the model's provider stores (see `_stored_by_call`).
         """
         context = self._context
         if context.session is None and cast("JsonMapping", {**self._agent.default_options, **context.options}).get("background"):
@@ -376,7 +377,8 @@ class _AgentRun:
         """Return the `CallHistory` that stores messages after each model call; `None` if the agent stores them once per run or not at all.
 
         Raises:
-            AgentInvalidRequestException: The model's provider stores the conversation, and the option `store` is not set.
+            AgentInvalidRequestException: The run continues a conversation that the model's provider stores, and `store` (or without
+                this option, the chat client's default) is false.
         """
         agent = self._agent
         histories = any(isinstance(provider, HistoryProvider) for provider in agent.context_providers)

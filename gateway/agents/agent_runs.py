@@ -80,7 +80,7 @@ class AgentRuns:
 
         Raises:
             ModelError: No model is available, or a model call failed; the text names the fix.
-            AgentError: Agents call each other too deeply, or a skill does not exist.
+            AgentError: The agent cannot run, for example because agents call each other too deeply, or a remote agent failed.
         """
         progress, inner = self._inside(ctx)
         if self._setup.remote.agent is not None:
@@ -160,10 +160,10 @@ class AgentRuns:
     async def _tools(self, scopes: Sequence[str] | None, guard: ToolGuard | None) -> Sequence[Tool]:
         """Return the tools that the agent file names. If the file has the key `skills`, add the skill tools.
 
-        With the file's key `narrow-to-skills`, tools that no skill of the file allows are left out. If `guard` is given, it wraps the skill
-        tools that the key `skills` adds, so that policy checks their calls. The description of the tool `load_skill` lists the skills that
-        the file names. If the file names no skills, the description lists the skills that the caller's `scopes` (globs over sources and
-        tools) allow.
+        With `max-turns: 1` there are no tools, because the last model call is made without tools. With the file's key `narrow-to-skills`,
+        tools that no skill of the file allows are left out. If `guard` is given, it wraps the skill tools that the key `skills` adds, so
+        that policy checks their calls. The description of the tool `load_skill` lists the skills that the file names. If the file names no
+        skills, the description lists the skills that the caller's `scopes` (globs over sources and tools) allow.
         """
         file = self._agent.file
         patterns = [*file.tools, *(SKILL_TOOLS if file.skills else ())]

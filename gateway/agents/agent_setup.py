@@ -55,7 +55,7 @@ class AgentServices:
     roots: RootJudge | None = None
     """Decides which folders a model may access; `None` allows every folder."""
     guards: ToolGuards | None = None
-    """Provides the policy checks for calls of tools that agents define themselves; `None` outside a gateway."""
+    """Provides the policy checks for tools of an agent that are not in the gateway's catalog (file tools); `None` outside a gateway."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """The argument `attachments` of an agent's tool: MCP content blocks that are sent to the agent with its task.
 
 A linked resource of the gateway is read through the gate (authorization, approvals, limits), with the caller's rights. If the link
-is written in a workflow file, the resource is read with that file's rights. Web addresses are not fetched, but sent to the model.
+is written in a workflow file, the resource is read with that file's rights. A web address that is not the URI of a gateway resource is
+not fetched, but sent to the model.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ async def read_attachments(given: JsonValue, resources: ResourceBox | None, ctx:
 
     Raises:
         AgentError: A block does not match its type, a limit is exceeded, or a link cannot be resolved; the text names the block.
-        PolicyDenied: The caller's API key has no scope for a linked resource.
+        PolicyDenied: The caller may not read a linked resource.
         GatewayError: A resource cannot be read.
     """
     blocks: list[JsonMapping] = items_of(given)

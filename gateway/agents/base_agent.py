@@ -71,10 +71,11 @@ class BaseAgent(FormerMethods):
         stream_callback: Callable[[AgentResponseUpdate], Any] | None = None,
         propagate_session: bool = False,
     ) -> FunctionTool[..., Any]:
-        """Return a tool with one string argument that runs this agent, for use by another agent. Each call starts a new conversation.
+        """Return a tool with one string argument that runs this agent, for use by another agent.
 
-        `stream_callback` receives the updates of each run. With `propagate_session` a run shares the id and the state of the
-        calling agent's session, but not the conversation that the calling agent's model provider stores.
+        Each call starts a new conversation, unless `propagate_session` is set: then a run shares the id and the state of the calling
+        agent's session, but not the conversation that the calling agent's model provider stores. `stream_callback` receives the updates
+        of each run.
 
         Raises:
             TypeError: The agent has no `run`.
@@ -133,7 +134,7 @@ def _shared_session(session: AgentSession | None) -> AgentSession | None:
 
 
 def _tool_name(name: str) -> str:
-    """Convert an agent's name to a tool name that all models accept; some reject names that begin with a digit."""
+    """Convert an agent's name to a tool name of letters, digits and `_`. It never begins with a digit, which some models reject."""
     chosen = _NOT_IN_NAMES.sub("_", name).strip("_") or "agent"
     return f"_{chosen}" if chosen[:1].isdigit() else chosen
 

@@ -86,7 +86,9 @@ class ToolBatch:
     """Yields the numbers of the run's batches, from 1. In a durable task, which survives restarts, labels of tool calls contain them."""
 
     async def run(self, calls: Sequence[Content], approvals: Sequence[Content | None] = ()) -> BatchResult:
-        """Execute the tool calls of one model answer. `approvals` has one entry per call: the response that approved it, or `None`.
+        """Execute the tool calls of one model answer.
+
+        `approvals` has one entry per call (the response that approved it, or `None`), or is empty if no call was approved.
 
         Raises:
             MiddlewareFailure: Middleware failed the run.
@@ -119,7 +121,10 @@ class ToolBatch:
         return outcome
 
     def guard_tools(self) -> None:
-        """Wrap tools that were added to `tools` during the run, so that the gate (authorization, approvals, limits) checks their calls."""
+        """Wrap tools that were added to `tools` during the run, so that the gate (authorization, approvals, limits) checks their calls.
+
+        Tools that policy hides are removed from the list.
+        """
         if (guard := guard_in(self.ctx)) is not None:
             self.tools[:] = guard.guarded(self.tools)
 

@@ -1,9 +1,9 @@
 """`CallHistory`: lets history providers load and store messages around each model call instead of once per run. Created by `Agent`.
 
 The first model call receives the messages that the providers loaded before the run. Before each later call the history providers load the
-messages again, so the model receives the stored conversation. After the first call, the user's messages and the answer are stored; after
-each later call, the tool results and the answer are stored. Tool results since the last model call are stored even if the run fails or is
-cancelled.
+messages again, so the model receives the stored conversation (exceptions: `CallHistory.recall`). After the first call, the user's messages
+and the answer are stored; after each later call, the tool results and the answer are stored. Tool results since the last model call are
+stored even if the run fails or is cancelled.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ CLEANUP_SECONDS = 5.0
 class CallHistory:
     """Loads and stores the messages of one run around each model call.
 
-    The run loop calls `recall` before each model call, and `answered` after it. `Agent` adds each update, and closes the history at the
-    end.
+    The run loop calls `recall` before each model call except the first, and `answered` after each model call. `Agent` adds each update,
+    and closes the history at the end.
     """
 
     def __init__(self, agent: BaseAgent, session: AgentSession, around: SessionContext, *, is_kept_elsewhere: bool) -> None:
@@ -93,7 +93,7 @@ class CallHistory:
         """Store a completed model call: the tool results that it received (`given`), and the messages of its answer to store (`answers`).
 
         Raises:
-            ChatClientInvalidResponseException: The model's provider stores the conversation although `store` is not set.
+            ChatClientInvalidResponseException: The provider stores the conversation, against the option `store` or the client's default.
         """
         if not self._is_kept_elsewhere and answer.conversation_id is not None:
             raise ChatClientInvalidResponseException(

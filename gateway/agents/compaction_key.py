@@ -31,7 +31,7 @@ class KeptSummaries:
     async def __call__(self, messages: list[Message]) -> bool:
         """Apply the wrapped strategy to `messages` and return whether they changed.
 
-        A new summary is stored only if all messages that it covers are stored.
+        A new summary is stored only if the session already stores all messages that it covers.
         """
         before = {id(message) for message in messages}
         changed = await self._strategy(messages)

@@ -60,7 +60,7 @@ POLL_SECONDS = 0.1
 """Interval, in seconds, at which a call tries again to lock a session that another call, possibly in another process, uses."""
 
 CLEAN_UP_SECONDS = 5.0
-"""Time limit, in seconds, for unlocking a session after its call was cancelled; after that, the lock expires by itself."""
+"""Time limit, in seconds, for unlocking a session at the end of a call, even a cancelled one; after that, the lock expires by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,13 +175,13 @@ class Conversations:
         """Lock a session between a caller and an agent until the `async with` block ends. With `session_id` `new`, create a session.
 
         If a durable task (`durable`, a call that continues after a restart) was killed and restarted, `new` selects the session that the
-        task created before.
+        task created before, if that session was stored.
 
         Raises:
             NotFound: The session does not exist, has expired, or belongs to another caller.
             AgentError: Another call used the session for too long, or the session is with another agent.
             PolicyDenied: The caller has too many sessions to create another one.
-            StorageError: The database cannot be used.
+            StorageError: The database cannot be used, or the session's data in it is damaged.
         """
         agent, ttl_seconds = file.name, file.session_ttl or self._limits.ttl_seconds
         store = await self._records.sessions()
@@ -237,7 +237,8 @@ async def _stored(store: Sessions, session_id: str, principal: str) -> str:
 async def in_session(conversation: Conversation, answer: Complete) -> Complete:
     """Store a turn of a session (`conversation`), and return the agent's `answer` with the session id added, as text and in `_meta`.
 
-    A failed turn is not stored. If a successful turn cannot be stored, the result contains the answer and the error.
+    A failed turn is not stored. If the first turn failed, there is no session, and no id is added. If a successful turn cannot be stored,
+    the result contains the answer and the error.
     """
     result = dict(answer.result)
     note = f"session_id: {conversation.id}"

@@ -78,9 +78,12 @@ class KeepingCompaction(_Part):
     """Send only the newest part of a long conversation to the model."""
 
     strategy: Literal["sliding-window", "tool-results", "tool-calls"]
-    """`sliding-window` drops older turns, `tool-calls` drops older tool calls, `tool-results` replaces each older tool call by a line."""
+    """`sliding-window` drops older messages, `tool-calls` drops older tool calls, `tool-results` replaces older tool calls by lines."""
     keep: int = Field(default=20, ge=1)
-    """Number of newest groups that stay. A group is a message, or a tool call with its results; only `sliding-window` counts messages."""
+    """Number of newest groups that stay unchanged.
+
+    For `sliding-window`, a group is a message, or the tool calls of one model answer with their results; system messages stay in addition.
+    The other strategies count and change only groups of tool calls."""
 
 
 class SummaryCompaction(_Part):
@@ -91,7 +94,7 @@ class SummaryCompaction(_Part):
     keep: int = Field(default=4, ge=1)
     """Approximate number of newest messages that stay unchanged."""
     threshold: int = Field(default=2, ge=0)
-    """Number of messages beyond `keep` that trigger a summary."""
+    """A summary is written when the conversation has more than `keep` + `threshold` messages; system messages do not count."""
 
 
 Compaction = Annotated[WindowCompaction | KeepingCompaction | SummaryCompaction, Field(discriminator="strategy")]
@@ -123,7 +126,7 @@ class LoopUntil(_Part):
     criteria: list[str] = Field(min_length=1)
     """Criteria that the answer must meet; the agent and the judge receive them."""
     judge: str | None = None
-    """Model of the judge, as in `model`. Default: the agent's own model."""
+    """Model of the judge, in the form of the agent file's key `model`. Default: the agent's own model."""
     max: int = Field(default=5, ge=1, le=20)
     """Maximum number of runs of the agent for one task."""
 
@@ -163,7 +166,9 @@ class LoopLimits(_Part):
     """Limits of the loop of model and tool calls (`docs/agent-loop.md`); the loop's defaults apply to limits that are left out."""
 
     max_function_calls: int | None = Field(default=None, ge=1, alias="max-function-calls")
-    """Maximum number of tool calls in one run; after that, the model is called once more without tools."""
+    """Number of completed tool calls in one run after which the model is called once more without tools.
+
+    It is checked before each model call, so the calls of one answer can exceed it. Calls that raise an exception do not count."""
     max_consecutive_errors: int | None = Field(default=None, ge=0, alias="max-consecutive-errors")
     """Number of consecutive model answers with a failing tool call after which the model is called without tools. Default: 3."""
     terminate_on_unknown_calls: bool | None = Field(default=None, alias="terminate-on-unknown-calls")
@@ -193,7 +198,7 @@ class AgentFile(_Part):
     """The frontmatter of an agent file; the body below it contains the agent's instructions."""
 
     name: str
-    """Name of the agent: at most 50 letters, digits, `_` and `-`. Default: the file's name."""
+    """Name of the agent: at most 50 letters, digits, `_` and `-`. Default: the file's name without `.agent.md` or `.md`."""
     description: str
     """What the agent does and when to use it; clients select agents by this text."""
     model: str = "auto"
@@ -208,7 +213,7 @@ class AgentFile(_Part):
     narrow_to_skills: bool = Field(default=False, alias="narrow-to-skills")
     """Remove tools that no skill in `skills` lists in `allowed-tools`; a skill without that field allows all tools."""
     max_turns: int = Field(default=12, ge=1, le=200, alias="max-turns")
-    """Maximum number of model calls in one run; the last call is made without tools."""
+    """Maximum number of model calls in one run; a run that reaches it makes its last call without tools."""
     remote: RemoteAgent | None = None
     """Address of an agent that runs elsewhere. The remote agent has its own model and tools; an A2A agent also has its own instructions."""
     loop: LoopLimits = Field(default_factory=LoopLimits)
@@ -224,7 +229,7 @@ class AgentFile(_Part):
     output: JsonObject | None = None
     """JSON Schema of the agent's answer. With a schema, the answer must be a JSON object; the tool returns it as structured content."""
     history: Literal["database", "none"] = "database"
-    """Whether callers may have sessions (conversations of several calls) with the agent. The gateway's database stores the sessions."""
+    """`database`: callers may have sessions (conversations of several calls), which the gateway's database stores. `none`: no sessions."""
     session_ttl: float | None = Field(default=None, gt=0, alias="session-ttl")
     """Seconds after the last turn until a session is deleted. Default: `sessions.ttlSeconds` of the configuration."""
     compaction: Compaction | None = None

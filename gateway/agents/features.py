@@ -36,7 +36,7 @@ class RootJudge(Protocol):
         ...
 
     def refusal(self, root: Path, access: Access) -> str | None:
-        """Return the reason and the fix if a model may not access the folder `root`; `None` if access is allowed."""
+        """Return the reason and the fix if a model may not have this access (read, write, delete) to the folder `root`, else `None`."""
         ...
 
     def remark(self, root: Path) -> str | None:

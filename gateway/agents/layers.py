@@ -22,7 +22,7 @@ from gateway.types.streams import ResponseStream
 
 
 class AgentTelemetryLayer:
-    """Mixin for agent classes that traces each run as a span, if `enable_instrumentation` was called."""
+    """Mixin for agent classes that traces each run as a span while instrumentation is enabled (`enable_instrumentation`)."""
 
     AGENT_PROVIDER_NAME: str = "unknown"
     """Default for the provider name of the agent in telemetry."""
@@ -51,7 +51,7 @@ class AgentMiddlewareLayer:
     """Mixin for agent classes that wraps agent middleware around each run."""
 
     def __init__(self, *args: Any, middleware: Any = None, **kwargs: Any) -> None:
-        """Store the agent middleware in `middleware`. All arguments are passed on to the wrapped class, which uses the other middleware.
+        """Store the agent middleware of the list `middleware`. The wrapped class receives all arguments, also the whole list.
 
         Raises:
             MiddlewareException: An item of `middleware` is not middleware.

@@ -1,8 +1,8 @@
 """Approvals of tool calls in an agent's run: requests to a person, and the person's answers in a later run.
 
-A run that needs approvals ends with the requests; the answers arrive as contents of a later run's messages. With a session, only calls that
-need an approval become requests. The other calls of the same model answer are stored in the session and executed with the approved calls.
-An answer counts only if its session recorded the request.
+A run that needs approvals ends with the requests; the answers arrive as contents of a later run's messages. With a session, calls of the
+same model answer that need no approval are stored in the session and executed with the approved calls, and an answer counts only if the
+session recorded the request. Without a session, all calls of the model answer become requests, and every answer counts.
 
 Every request and every answer is logged, without arguments, because a conversation that a model provider stores contains neither requests
 nor answers.
@@ -43,7 +43,7 @@ class ApprovalDecisions:
     refused: list[Content]
     """One tool result (content of type `function_result`) for each rejected call, with the reason for the model."""
     decided: list[Content]
-    """All approved and rejected calls, in the order of the approval responses."""
+    """All approved and rejected calls, in the order of the approval responses, then the calls that needed no approval."""
 
 
 def needs_approval(tool: Tool | None) -> bool:
@@ -57,7 +57,8 @@ def request_approvals(
     """Return the approval requests for the tool calls of one model answer; at least one of the calls must need an approval.
 
     Calls that need no approval are stored in the session, and executed once a person has answered one of the requests. Without a session,
-    these calls become requests, too. Calls of `caller_tools`, which the caller executes, always become requests.
+    these calls become requests, too. Calls that the caller executes (of `caller_tools` or of a tool that is only declared), and calls of
+    unknown tools, always become requests.
     """
     by_name = {tool.definition.name: tool for tool in tools}
     shown: list[Content] = []
@@ -96,7 +97,8 @@ _APPROVALS = ("function_approval_request", "function_approval_response")
 def take_decisions(messages: Sequence[Message], session: SessionData | None) -> ApprovalDecisions:
     """Return the tool calls that approval responses in `messages` approve or reject, and remove the requests from the session.
 
-    Responses for calls that already have a result are skipped.
+    Also return the calls of the same model answers that needed no approval, which the session stored. Responses for calls that already have
+    a result are skipped.
     """
     done = {c.call_id for m in messages for c in m.contents if c.type == "function_result"}
     found = ApprovalDecisions([], [], [], [])

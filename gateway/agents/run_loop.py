@@ -1,8 +1,8 @@
 """The run loop of agents and chat clients: call the model, execute its tool calls, repeat. It yields the updates of the run.
 
 `Agent` and `FunctionInvocationLayer` (for chat clients without an agent) use it. The loop ends when an answer has no tool calls, when a
-person must approve a call or the caller must execute it, or at a limit. At a limit the model is called once more without tools, and tool
-calls in that answer are not executed. `docs/agent-loop.md` specifies every case.
+person must approve a call or the caller must execute it, when middleware ends the run, or at a limit. At a limit the model is called once
+more without tools, and tool calls in that answer are not executed. `docs/agent-loop.md` specifies every case.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class RunPlan:
 
 
 def run_stream(plan: RunPlan) -> AsyncGenerator[AgentResponseUpdate, None]:
-    """Run the loop of model and tool calls for an agent, and return the updates of the run.
+    """Return a generator that runs the loop of model and tool calls for an agent, and yields the updates of the run.
 
     Raises:
         ModelError: A model call failed.
@@ -106,7 +106,7 @@ def run_stream(plan: RunPlan) -> AsyncGenerator[AgentResponseUpdate, None]:
 
 
 def answer_stream(plan: RunPlan) -> AsyncGenerator[ChatResponseUpdate, None]:
-    """Run the loop of model and tool calls for a chat client without an agent, and return its updates.
+    """Return a generator that runs the loop of model and tool calls for a chat client without an agent, and yields its updates.
 
     Raises:
         ModelError: A model call failed.
@@ -247,10 +247,11 @@ class _RunLoop(Generic[PartT]):
         )
 
     async def _process(self, answer: ChatResponse, message_id: str, tools_off: bool) -> list[PartT]:
-        """Process a model's answer: execute its tool calls and return the updates, or end the run.
+        """Process a model's answer: execute its tool calls, decide whether the run ends, and return the updates.
 
-        The run ends if the answer has no tool calls, the model was called without tools (`tools_off`), a person must approve a call, or
-        the caller must execute a call.
+        The run ends before the calls are executed if the answer has no tool calls, the model was called without tools (`tools_off`), the
+        run has no tools or tool calls are disabled, a person must approve a call, or the caller must execute a call. It ends after the
+        calls if a call needs a person's answer, if middleware ended it, or if tool calls were forced and `return_tool_results` is set.
         """
         plan, loop = self._plan, self._plan.loop
         if plan.history is not None:
@@ -288,14 +289,14 @@ class _RunLoop(Generic[PartT]):
         return updates
 
     def _limit_update(self, answer: ChatResponse, message_id: str) -> PartT:
-        """Return an update that names the limit that ended the run; with the text `NO_ANSWER` if the model's last answer is empty."""
+        """Return an update that names the limit that ended the run. If the last answer is empty, the update has the text `NO_ANSWER`."""
         says_nothing = all(content.type in _INVISIBLE for m in answer.messages for content in m.contents)
         said = [Content.from_text(NO_ANSWER)] if says_nothing else []
         limit = self._limit() or f"at most {self._plan.loop.max_iterations} rounds of tool calls"
         return self._updates.own(said, "assistant", message_id, {LIMIT_KEY: limit})
 
     def _limit(self) -> str | None:
-        """Return, as text, the limit on tool calls that the run has reached; `None` if the run is within the limits."""
+        """Return, as text, the limit of tool calls, time or failures that the run has reached, else `None`. Model calls are not checked."""
         loop = self._plan.loop
         if loop.max_function_calls is not None and self._executed >= loop.max_function_calls:
             return f"at most {loop.max_function_calls} tool calls"
@@ -315,7 +316,7 @@ class _RunLoop(Generic[PartT]):
         Return `None` if all calls can be executed.
 
         Raises:
-            UnknownTool: A tool is unknown, the loop limits make that an error, and no call of the answer needs an approval.
+            UnknownTool: A tool is unknown, the loop limits make that an error, and no call needs an approval or the caller.
         """
         tools = [*self._hidden, *self._plan.tools]
         by_name = {tool.definition.name: tool for tool in tools}

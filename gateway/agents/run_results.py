@@ -21,8 +21,8 @@ _SHOWN = frozenset({"data", "uri"})
 def to_complete(response: AgentResponse, *, model: str | None, output: JsonObject | None, hands_back: bool = False) -> Complete:
     """Convert an agent's response to a tool result: the assistant's last text with the run's images, audio, files and links, or an error.
 
-    `output` is the JSON Schema that the text must match, if any. With `hands_back`, the caller answers tool calls and questions itself, so
-    a run that ends with them is not an error.
+    `output` is the JSON Schema that the text must match, if any. A run that ends with tool calls for the caller is not an error. A run that
+    ends with questions is an error, unless `hands_back` is set, which means that the caller answers questions itself.
     """
     text = last_text(response.messages)
     rich = [c for m in response.messages if m.role == "assistant" for c in m.contents if c.type in _SHOWN and c.uri]

@@ -86,10 +86,13 @@ class AgentUpdates:
     agent_name: str | None
     agent_id: str | None
     hides_response_id: bool = False
-    """Whether updates omit the model provider's response id: true if the agent's history stores the conversation instead."""
+    """Whether updates omit the model provider's response id: true if `CallHistory` stores the conversation and the provider does not."""
 
     def of_model(self, part: ChatResponseUpdate, contents: list[Content], message_id: str) -> AgentResponseUpdate:
-        """Return the agent's update for `part`, an update of a model's answer. The response id of the model's provider is kept."""
+        """Return the agent's update for `part`, an update of a model's answer.
+
+        The response id of the model's provider is kept, unless `hides_response_id` is set.
+        """
         update = map_chat_to_agent_update(part, self.agent_name)
         update.contents, update.message_id, update.agent_id = contents, message_id, self.agent_id
         update.role = part.role or "assistant"

@@ -83,7 +83,7 @@ class LoadedAgent:
         return AgentSetup(self.definition, shared, self.providers, self.remote or Remote(), [*self.around, *self.middleware])
 
     def is_current(self, signature: Signature, generation: int, around: Sequence[MiddlewareTypes]) -> bool:
-        """Return whether the agent file, the modules that it imports and the middleware of all agents (`around`) are unchanged."""
+        """Return whether the file, the middleware of all agents (`around`), and if the file names code, all modules are unchanged."""
         same = signature is not None and signature == self.signature and around is self.around
         return same and (not self.definition.file.python_references or generation == self.generation)
 
@@ -107,7 +107,7 @@ class AgentSource:
 
         `environ` resolves secrets of remote agents. Python modules are imported from `base_dir` first. `settings` apply to every agent.
         `toolbox` finds the tools that agent files name. If `toolbox` is also a `ResourceBox`, attachments may link resources. If it is a
-        `ToolGuards`, policy checks the calls of tools that agents define themselves. Without `conversations` no agent has sessions.
+        `ToolGuards`, policy checks the calls of agents' own tools, such as file tools. Without `conversations` no agent has sessions.
         """
         self._paths = list(paths)
         self._base_dir = base_dir or Path.cwd()
@@ -333,7 +333,7 @@ class AgentSource:
     async def _made(self, entries: Sequence[MiddlewareEntry], source: str, where: str, problems: list[str]) -> list[MiddlewareTypes]:
         """Return the middleware that `entries` name: imported objects and functions, and instances of imported classes.
 
-        All lifecycle hooks become one item at the position of the first hook, because their relative order matters. Each entry that
+        All lifecycle hooks are combined at the position of the first hook, because their relative order matters. Each entry that
         cannot be imported or created, or is not middleware, adds a line to `problems`.
         """
         made: list[MiddlewareTypes] = []
@@ -386,7 +386,7 @@ class AgentSource:
         return ConversationTool(agent, messages, tools) if agent is not None else None
 
     def _remote(self, definition: AgentDefinition) -> Remote | None:
-        """Return the connection to a remote agent, or `None` for an agent of this process. Blocks if a secret is read from a file.
+        """Return the connection to a remote agent, or `None` for an agent of this process. May block to read secrets.
 
         Raises:
             AgentError: A reference to a secret cannot be resolved, or a package is missing.
@@ -486,7 +486,7 @@ def _layers(hooks: Sequence[LifecycleHooks]) -> list[MiddlewareTypes]:
 
 
 def find_files(paths: Sequence[Path]) -> list[Path]:
-    """Return the agent files in `paths`, sorted within each folder: `*.agent.md` and other Markdown files, except READMEs."""
+    """Return the agent files: the Markdown files in `paths`, and those directly in each folder in `paths`, sorted, without READMEs."""
     found: list[Path] = []
     for path in paths:
         if path.is_dir():

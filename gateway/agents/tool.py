@@ -89,9 +89,10 @@ class AgentTool:
 
         Raises:
             ModelError: No model is available, or a model call failed; the text names the fix.
-            AgentError: Agents call each other too deeply, a skill does not exist, the session is busy, or an attachment is invalid.
+            AgentError: The agent cannot run, for example because agents call each other too deeply, the gateway serves no skills, or a
+                remote agent failed. Or the session is busy or belongs to another agent, or an attachment is invalid.
             NotFound: The caller has no such session (`kind` is `session`).
-            PolicyDenied: The caller has too many sessions.
+            PolicyDenied: The caller has too many sessions, or may not read a resource that an attachment links to.
             StorageError: The session cannot be read.
         """
         return await (await self._running()).call(arguments, ctx)
@@ -105,7 +106,7 @@ class AgentTool:
 
         Raises:
             ModelError: No model is available, or a model call failed; the text names the fix.
-            AgentError: Agents call each other too deeply, or a skill does not exist.
+            AgentError: The agent cannot run, for example because agents call each other too deeply, or a remote agent failed.
         """
         return await (await self._running()).converse(messages, tools, ctx, options)
 
@@ -138,6 +139,6 @@ class ConversationTool:
 
         Raises:
             ModelError: No model is available, or a model call failed; the text names the fix.
-            AgentError: Agents call each other too deeply, or a skill does not exist.
+            AgentError: The agent cannot run, for example because agents call each other too deeply, or a remote agent failed.
         """
         return await self._agent.converse(self._messages, self._tools, ctx)

@@ -47,7 +47,7 @@ class KeyInfo:
     expires_at: float | None = None
     """Time from which the key is invalid, in seconds since the epoch; `None`: the key never expires."""
     scopes: tuple[str, ...] | None = None
-    """Scopes of the key, which limit what its caller may do (`policy.scopes`); `None` allows everything."""
+    """Scopes of the key, which limit what its caller may do (`policy.scopes`); `None` allows every tool, resource and prompt."""
     principal: Principal = field(init=False, repr=False, compare=False)
     """The caller that this key identifies, with the scopes of the key."""
 
@@ -91,8 +91,8 @@ class KeyStore:
     def add(self, name: str, *, expires_days: float | None = None, scopes: Sequence[str] | None = None) -> NewKey:
         """Create a key, store its digest in the file, and return the key with its token.
 
-        `name` is for people and need not be unique. With `expires_days=None` the key never expires, and with `scopes=None` it allows
-        everything. The scopes of an existing key cannot be changed.
+        `name` is for people and need not be unique. With `expires_days=None` the key never expires. With `scopes=None` it allows every
+        tool, resource and prompt, but is not an administrator's key. The scopes of an existing key cannot be changed.
 
         Raises:
             ValueError: `name`, `expires_days` or a scope is invalid.
@@ -189,7 +189,7 @@ class KeyStore:
         return None if stored is None or stored.info.is_expired(time.time()) else stored.info.principal
 
     def are_required(self) -> bool:
-        """Return whether the file requires that HTTP clients have an API key: it has at least one key, or is unusable.
+        """Return whether the file requires that HTTP clients have an API key: it has a key, even an expired one, or is unusable.
 
         Looks only at the file. If this is false, the HTTP server may still require keys (`server.key_gate`).
         """
@@ -249,7 +249,7 @@ def _digest(token: str) -> str:
 def _decode(document: JsonValue, path: Path) -> dict[str, _Stored]:
     """Convert the JSON document of the key file to keys by id. An unexpected value makes the whole file invalid (`StorageError`).
 
-    Nothing is guessed, because this could accept a revoked key.
+    A damaged file is not read in part or repaired, because a guess could accept a revoked key.
     """
     try:
         if not isinstance(document, dict):

@@ -16,7 +16,7 @@ class Principal:
     name: str = ""
     """Name of the caller for people. It is never used for decisions."""
     scopes: tuple[str, ...] | None = field(default=None, compare=False)
-    """Scopes of the caller's API key, which limit what the caller may do (`policy.scopes`); `None` allows everything."""
+    """Scopes of the caller's API key, which limit its calls (`policy.scopes`); `None` allows every tool, resource and prompt."""
 
     def unscoped(self) -> Principal:
         """Return the same caller with `scopes=None`, for calls that a tool makes: scopes limit only the calls of the caller itself."""

@@ -83,7 +83,7 @@ def to_tools(wire: Sequence[WireTool]) -> list[FunctionTool[..., object]]:
 
 
 def last_text(messages: Sequence[Message]) -> str:
-    """Return the text of the newest user message, or an empty string."""
+    """Return the text of the newest user message that has text, or an empty string."""
     return next((message.text for message in reversed(messages) if message.role == "user" and message.text), "")
 
 

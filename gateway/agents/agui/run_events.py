@@ -99,7 +99,7 @@ class RunEvents:
         return self._ended(RunFinishedSuccessOutcome(pending_tool_call_ids=list(self._unanswered) or None))
 
     def interrupted(self, asks: Mapping[str, JsonObject]) -> list[BaseEvent]:
-        """Return the events for a run that waits for a person. `asks` maps ids to MCP requests for input; an answer refers to the id."""
+        """Return the events for a run that waits for a person. `asks` maps ids to requests for input, as in MCP; an answer has the id."""
         return self._ended(RunFinishedInterruptOutcome(interrupts=[_interrupt(key, ask) for key, ask in asks.items()]))
 
     def _ended(self, outcome: RunFinishedSuccessOutcome | RunFinishedInterruptOutcome) -> list[BaseEvent]:

@@ -1,7 +1,7 @@
 """Case files for `moongate eval`: questions to an agent, with expectations for the answers. Used by `cli.evaluate`.
 
-A file is JSON Lines: `{"id", "input", "expect": {"contains", "notContains", "regex", "schema", "judge"}}`. Each expectation becomes a
-check; a case passes if all of its expectations are met.
+A file is JSON Lines: `{"id", "input", "expect": {"contains", "notContains", "regex", "schema", "judge"}}`. A case passes
+if all of its expectations are met.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ class Case(FileModel):
 
 
 def read_cases(text: str, *, name: str) -> list[Case]:
-    """Parse the text of a case file (JSON Lines). The id of a case defaults to its line number; `name` is the file's name in errors.
+    """Parse the text of a case file (JSON Lines). The id of a case defaults to `line <number>`; `name` is the file's name in errors.
 
     Raises:
-        ConfigError: A line is not a case, two cases have the same id, or the file has no cases; the text names the file and line.
+        ConfigError: A line is not a case or repeats an id, and the text names the file and line. Or the file has no cases.
     """
     cases: list[Case] = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -90,9 +90,10 @@ def read_cases(text: str, *, name: str) -> list[Case]:
 
 
 def to_checks(case: Case, structured: JsonValue, judge: Judge | None) -> list[EvalCheck]:
-    """Return one check per expectation of a case, to judge an agent's answer. The checks `schema` and `judge` give reasons if they fail.
+    """Return the checks that judge an agent's answer: one per text and pattern, one for the schema, one for all criteria of the judge.
 
-    `structured` is the agent's structured answer, or `None`. `judge` judges criteria with a model.
+    The checks `schema` and `judge` give reasons if they fail. `structured` is the agent's structured answer, or `None`. `judge` judges
+    criteria with a model.
 
     Raises:
         ConfigError: The case has criteria for a judge, and no judge is given.

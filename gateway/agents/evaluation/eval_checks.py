@@ -35,7 +35,7 @@ _PARAMETERS = ("query", "response", "expected_output", "expected_tool_calls", "c
 
 
 def keyword_check(*keywords: str, case_sensitive: bool = False) -> EvalCheck:
-    """Return a check that passes if the agent's response contains all keywords."""
+    """Return a check that passes if the agent's response contains all keywords; case is ignored unless `case_sensitive` is set."""
 
     def check(item: EvalItem) -> CheckResult:
         text = item.response if case_sensitive else item.response.lower()

@@ -10,7 +10,7 @@ from gateway.errors import GatewayError
 from gateway.json_types import JsonObject
 
 MAX_NAMED = 5
-"""Maximum number of items that the text of `EvalNotPassedError` names; further items are only counted."""
+"""Maximum number of scores or items that the error text of an `assert_*` method names; the others are only counted."""
 
 
 class EvalNotPassedError(GatewayError):
@@ -47,7 +47,7 @@ class EvalItemResult:
 
     item_id: str
     status: str
-    """Outcome of the item: `pass`, `fail`, or `error` if it could not be judged."""
+    """Outcome of the item: `pass`, `fail`, or `error` (also `errored`) if it could not be judged."""
     scores: list[EvalScoreResult] = field(default_factory=lambda: cast("list[EvalScoreResult]", []))
     error_code: str | None = None
     error_message: str | None = None
@@ -117,10 +117,11 @@ class EvalResults:
         return self.status == "completed" and clean
 
     def raise_for_status(self, msg: str | None = None) -> None:
-        """Assert that all items passed.
+        """Assert that `all_passed` is true.
 
         Raises:
-            EvalNotPassedError: An item failed; the text names the failures.
+            EvalNotPassedError: `all_passed` is false. The text has the counts, and names failed `sub_results` and items that could not
+                be judged.
         """
         if self.all_passed:
             return
@@ -158,10 +159,10 @@ class EvalResults:
     ) -> None:
         """Assert that every score of a rubric's dimension is at least `min_score`.
 
-        Items for which the dimension has no score are skipped, unless `require_applicable` is set.
+        Items to which the dimension does not apply are skipped, unless `require_applicable` is set.
 
         Raises:
-            EvalNotPassedError: A score is lower, or a required score is missing.
+            EvalNotPassedError: A score is lower or `None`, or with `require_applicable`, the dimension does not apply to an item.
         """
         low: list[str] = []
         missing: list[str] = []

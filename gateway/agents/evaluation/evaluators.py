@@ -107,7 +107,7 @@ async def evaluate_agent(
     `expected_tool_calls` have one entry per query. Each query is asked `num_repetitions` times, in new conversations.
 
     Raises:
-        ValueError: The lists differ in length, or there is nothing to judge.
+        ValueError: The lists differ in length, there is nothing to judge, or `num_repetitions` is below 1.
     """
     asked = as_list(queries, str)
     if num_repetitions < 1:

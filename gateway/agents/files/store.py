@@ -35,6 +35,7 @@ class AgentFileStore(ABC):
 
         Raises:
             FileExistsError: The file exists and `overwrite` is false. Of two concurrent writers, one gets this error.
+            ValueError: The text is too large.
         """
 
     @abstractmethod
@@ -68,8 +69,8 @@ class AgentFileStore(ABC):
         """Return the files in `directory` with a line that matches the regular expression, ignoring case.
 
         With `recursive`, files in folders below `directory` are searched, too. `file_pattern` is a glob that paths relative to `directory`
-        must match; its `*` also matches slashes. Names in the results are relative to `directory`. Files that are not UTF-8 text are
-        skipped.
+        must match; its `*` also matches slashes. Names in the results are relative to `directory`. Files that are not UTF-8 text or
+        exceed `MAX_FILE_BYTES` are skipped.
 
         Raises:
             ValueError: The expression is invalid, the searched or the matching text is too large, or the time limit has passed.

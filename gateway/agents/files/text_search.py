@@ -106,7 +106,8 @@ async def search_texts(pattern: str, files: Sequence[tuple[str, str]], *, timeou
     """Search the texts of `files` (pairs of name and text) for a regular expression, line by line and ignoring case, in a new process.
 
     Raises:
-        ValueError: The expression is invalid, too much text matches, or the search took longer than `timeout_seconds`.
+        ValueError: The expression is invalid, too much text matches, the search process failed, or the search took longer than
+            `timeout_seconds`.
     """
     check_pattern(pattern)
     request = json.dumps({"pattern": pattern, "files": files, "maxCharacters": MAX_FOUND_CHARS}).encode()

@@ -46,7 +46,7 @@ RequestT = TypeVar("RequestT")
 ResultT = TypeVar("ResultT")
 
 CLEAN_UP_SECONDS = 5.0
-"""Time limit, in seconds, for the `after_*` hooks of a run that was cancelled or whose stream was not read to its end."""
+"""Time limit, in seconds, for the `after_*` hooks of a run that failed or was cancelled, or whose stream was not read to its end."""
 
 
 @experimental(feature_id=ExperimentalFeature.LIFECYCLE_HOOKS)

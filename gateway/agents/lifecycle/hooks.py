@@ -77,7 +77,7 @@ class MessageTurnContext(HookContext):
     user_message: str
     """Text of the user's newest message; empty if the run has no user message."""
     history: list[Message]
-    """The conversation before the user's newest message: the messages that history providers load, then the rest of the run's input.
+    """The conversation without the user's newest message: the messages that history providers load, then the rest of the run's input.
 
     A hook's changes of this list apply to this run only: stored messages do not change, and added messages are not stored. There is one
     exception: if no messages were loaded, or if the added message follows the run's own input, it becomes input and is stored.
@@ -111,7 +111,7 @@ class IterationContext(HookContext):
     messages: list[Message]
     options: ChatOptions
     skip_llm_call: bool = False
-    """Set by `before_iteration` to use `override_response` instead of calling the model."""
+    """Set by `before_iteration` to use `override_response`, or an empty answer without it, instead of calling the model."""
     override_response: ChatResponse | None = None
     tool_results: Sequence[Content] = ()
     """Results of the tool calls in call order, set before `after_iteration` is called."""
@@ -147,7 +147,9 @@ class FunctionContext(HookContext):
     function_name: str
     call_id: str
     arguments: JsonMapping
-    """Validated arguments of the call, read-only. To change them, a hook uses `FunctionRequest.override` in `wrap_function_call`."""
+    """Arguments of the call, read-only. To change them, a hook uses `FunctionRequest.override` in `wrap_function_call`.
+
+    Valid arguments of a Python function are converted to its parameter types; other arguments are as the model wrote them, unchecked."""
     toolkit: str | None
     """Name of the provider, server or skill that the tool belongs to, if known."""
     block_execution: bool = False
@@ -231,7 +233,7 @@ class LifecycleHooks:
         """Called before each model call."""
 
     async def wrap_model_call(self, request: ModelRequest, handler: ModelHandler) -> ChatResponse:
-        """Called to make each model call. `handler` calls the model; a hook awaits it once, several times or never."""
+        """Called to make each model call that no hook skipped. `handler` calls the model; a hook awaits it once, several times or never."""
         return await handler(request)
 
     def wrap_model_call_streaming(self, request: ModelRequest, handler: ModelStreamHandler) -> AsyncIterator[ChatResponseUpdate] | None:
@@ -248,7 +250,7 @@ class LifecycleHooks:
         """Called before each tool call."""
 
     async def wrap_function_call(self, request: FunctionRequest, handler: FunctionHandler) -> JsonValue:
-        """Called to make each tool call. `handler` executes the tool; a hook awaits it once, several times or never."""
+        """Called to make each tool call that no hook blocked. `handler` executes the tool; a hook awaits it any number of times."""
         return await handler(request)
 
     async def after_function(self, context: FunctionContext) -> None:

@@ -30,7 +30,7 @@ MAY_ASSIGN: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "after_message_turn": ("turn_history",),
     }
 )
-"""Maps the name of each lifecycle hook to the fields of the hook's context that it may assign."""
+"""Maps the name of each lifecycle hook, except the `wrap_*` hooks, to the fields of the hook's context that it may assign."""
 
 
 class Sealed:

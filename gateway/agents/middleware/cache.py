@@ -87,7 +87,7 @@ class ToolCacheMiddleware(FunctionMiddleware):
 
 
 class ModelCacheMiddleware(ChatMiddleware):
-    """Chat middleware that returns the cached response of an earlier model call with the same messages and options.
+    """Chat middleware that returns the cached response of an earlier model call with the same model, messages and options.
 
     It is meant for tests and fixed prompts.
     """

@@ -46,7 +46,10 @@ CONTEXT_LABEL_KEY = "context_label"
 """Key in the metadata of a tool call: the security label of the conversation before the call."""
 
 MAX_AUDIT_ENTRIES = 1000
-"""Maximum number of violations that `get_audit_log` returns; older ones are dropped. The Python logger records every violation."""
+"""Maximum number of violations that `get_audit_log` returns; older ones are dropped.
+
+The Python logger records every violation, except that of a call that ended the run with an approval request.
+"""
 
 
 class LabelTrackingFunctionMiddleware(FunctionMiddleware):
@@ -155,7 +158,7 @@ class PolicyEnforcementFunctionMiddleware(FunctionMiddleware):
         await call_next()
 
     def get_audit_log(self) -> list[JsonObject]:
-        """Return the tool calls that violated information-flow rules in this process, oldest first, at most `MAX_AUDIT_ENTRIES`."""
+        """Return the calls that violated the rules and were refused, approved or only logged, oldest first, at most `MAX_AUDIT_ENTRIES`."""
         return list(self._audit_log)
 
     async def _violated(self, context: FunctionInvocationContext, verdict: Reject, label: ContentLabel) -> None:
@@ -206,7 +209,7 @@ class SecureAgentConfig(ContextProvider):
         return [self.label_tracker, self.policy_enforcer]
 
     def get_audit_log(self) -> list[JsonObject]:
-        """Return the tool calls that violated information-flow rules in this process, oldest first, at most `MAX_AUDIT_ENTRIES`."""
+        """Return the calls that violated the rules and were refused, approved or only logged, oldest first, at most `MAX_AUDIT_ENTRIES`."""
         return self.policy_enforcer.get_audit_log()
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:

@@ -51,7 +51,7 @@ class _LoopState:
 
     original: list[Message]
     snapshot: JsonObject | None
-    """JSON form of the session before the loop, to which each run resets the session; `None` without `fresh_context`."""
+    """JSON form of the session before the loop, to which each run resets the session; `None` without `fresh_context` or session."""
     iteration: int = 0
     progress: list[str] = field(default_factory=lambda: list[str]())
     feedback: str | None = None
@@ -73,11 +73,15 @@ class AgentLoopMiddleware(AgentMiddleware):
     max_iterations: int | None = DEFAULT_MAX_ITERATIONS
     """Maximum number of runs; `None` for no limit."""
     next_message: LoopCallable | None = None
-    """Function that returns the input of the next run. If it returns `None`, the next run gets the same messages as the last one."""
+    """Function that returns the input of the next run. Without a function, the input is a default text that asks the agent to go on.
+
+    If the function returns `None`, the next run gets the same messages as the last run, or with `fresh_context` the default text."""
     record_feedback: LoopCallable | None = None
     """Function that returns the run's entry for the progress log. By default, the entry is the response's text."""
     inject_progress: bool = True
-    """Whether the progress log is put before the next input, as a user message. With a session, only its last entry is put there."""
+    """Whether the progress log is put before the next input, as a user message.
+
+    With a session and without `fresh_context`, only the last entry of the log is put there."""
     fresh_context: bool = False
     """Whether each run starts from the original messages, the session's state before the loop, and the whole progress log."""
     return_final_only: bool = False
@@ -232,9 +236,10 @@ def todos_remaining(provider: Any) -> LoopCallable:
 
 
 def background_tasks_running(provider: Any) -> LoopCallable:
-    """Return a predicate for `AgentLoopMiddleware` that is true while the session has running tasks of `provider`.
+    """Return a predicate for `AgentLoopMiddleware` that is true while the session's state lists running tasks of `provider`.
 
-    `provider` is a `BackgroundAgentsProvider`. Set `max_iterations`, too, because the agent runs again as long as a task runs.
+    `provider` is a `BackgroundAgentsProvider`, which updates the list before each run and when the agent uses its tools. Set
+    `max_iterations`, too, because the agent runs again as long as a task runs.
     """
 
     def should_continue(*, session: AgentSession | None = None) -> bool:

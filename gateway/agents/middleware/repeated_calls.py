@@ -19,7 +19,11 @@ class RepeatedCallMiddleware(FunctionMiddleware):
     """
 
     def __init__(self, max_repeats: int = 3, *, end_after: int | None = 6, except_tools: tuple[str, ...] = ()) -> None:
-        """Set the limits. With `end_after=None` the run is never ended. Raises `ValueError` if `end_after` is not above `max_repeats`."""
+        """Set the limits. With `end_after=None` the run is never ended.
+
+        Raises:
+            ValueError: `max_repeats` is below 1, or `end_after` is not above `max_repeats`.
+        """
         if max_repeats < 1 or (end_after is not None and end_after <= max_repeats):
             raise ValueError("max_repeats must be at least 1, and end_after more than max_repeats")
         self._max_repeats = max_repeats
@@ -32,7 +36,7 @@ class RepeatedCallMiddleware(FunctionMiddleware):
 
         Raises:
             ToolFailed: The call was repeated too often; the model receives the reason.
-            MiddlewareTermination: The call was repeated `end_after` times.
+            MiddlewareTermination: This is call number `end_after` with the same arguments; the run ends.
         """
         name = context.function.definition.name
         if name in self._except or context.tools is None:

@@ -25,10 +25,10 @@ SCOPE = "https://search.azure.com/.default"
 """OAuth scope of the access token that is requested from a `credential`."""
 
 SEARCH_SECONDS = 30.0
-"""Time limit, in seconds, for one search request."""
+"""Time limit, in seconds, for one search request with the provider's own HTTP client."""
 
 TEXT_FIELDS = ("content", "chunk", "text", "body")
-"""Fields of an index that can contain a document's text; the first field that the document has is used."""
+"""Default fields of an index with a document's text; the first one that the document has is used, or else all its text fields."""
 
 Embed = Callable[[str], Awaitable[Sequence[float]] | Sequence[float]]
 """Sync or async function that returns the embedding vector of a text."""
@@ -48,7 +48,7 @@ class SearchOptions(TypedDict, total=False):
     embedding_function: Embed | None
     """Sync or async function that creates the query vector of the additional vector search."""
     content_field_name: str | None
-    """Field of the index with a document's text. Default: the first of `content`, `chunk`, `text` and `body` that the document has."""
+    """Field of the index with a document's text. Default: the first of `TEXT_FIELDS` that it has, or else all its text fields."""
     context_prompt: str | None
     """Text that is put before the found documents for the model."""
     http_client: httpx2.AsyncClient | None

@@ -15,7 +15,7 @@ class BackgroundTaskStatus(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     LOST = "lost"
-    """The process in which the task was running ended before the task ended."""
+    """The task's run is gone, because its process ended or its provider was closed before the result was stored in the session."""
 
 
 @dataclass(slots=True)

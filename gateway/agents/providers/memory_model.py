@@ -73,7 +73,7 @@ async def extracted(client: SupportsChatGetResponse | None, messages: Sequence[M
 
 
 async def consolidated(client: SupportsChatGetResponse | None, record: MemoryTopicRecord, prompt: str | None) -> Consolidated | None:
-    """Have a model shorten the facts of a memory topic. Return them unchanged without a chat client, and `None` if the call fails."""
+    """Have a model shorten the facts of a memory topic. Without a chat client, return them unchanged; if the call fails, return `None`."""
     if client is None:
         return Consolidated(record.summary, record.memories)
     asked = json.dumps(record.to_dict(), ensure_ascii=False)

@@ -211,7 +211,7 @@ class MemoryContextProvider(HistoryProvider):
         state.update(self.store.export_provider_state(session))
 
     async def _shown(self, session: AgentSession, context: SessionContext) -> str:
-        """Return, as text for the model, the index of topics and the topics that share words with the run's input."""
+        """Return, as text for the model, the index of topics and up to `selection_limit` topics that share words with the run's input."""
         entries, index = await self._with_store(session, self._index)
         words = _words(" ".join(message.text for message in context.input_messages))
         scored = [(len(words & _words(f"{entry.topic} {entry.summary}")), entry) for entry in entries]
@@ -224,11 +224,11 @@ class MemoryContextProvider(HistoryProvider):
     # -- what the tools do -------------------------------------------------------------------------------------
 
     async def index(self, session: AgentSession) -> list[MemoryIndexEntry]:
-        """Return the index of the memory, one entry per topic. Raises `StorageError`."""
+        """Return the index of the memory: one entry per topic, at most `index_line_limit`. Raises `StorageError`."""
         return (await self._with_store(session, self._index))[0]
 
     async def topic(self, session: AgentSession, topic: str) -> MemoryTopicRecord | None:
-        """Return the memory topic with this name or slug (file name), or `None`. Raises `StorageError`."""
+        """Return the memory topic with this name or slug (file name), or `None`. Raises `StorageError`, or `ValueError` without a name."""
         try:
             get = partial(self.store.get_topic, session, source_id=self.source_id, topic=one_line(topic, "topic"))
             return await anyio.to_thread.run_sync(get)
@@ -260,7 +260,7 @@ class MemoryContextProvider(HistoryProvider):
         return await self._with_store(session, lambda _: add())
 
     async def forget(self, session: AgentSession, topic: str) -> bool:
-        """Delete a topic with all its facts; return false if the topic does not exist. Raises `StorageError`."""
+        """Delete a topic with all its facts; return false if it does not exist. Raises `StorageError`, or `ValueError` without a name."""
 
         def delete(_: AgentSession) -> bool:
             try:
@@ -273,7 +273,7 @@ class MemoryContextProvider(HistoryProvider):
         return await self._with_store(session, delete)
 
     async def consolidate(self, agent: SupportsAgentRun, session: AgentSession, *, force: bool) -> int:
-        """Have a model merge and shorten the facts of all topics, if that is due or with `force`. Return the number of changed topics.
+        """Have a model merge and shorten the facts of all topics, if that is due or with `force`. Return the number of rewritten topics.
 
         Raises:
             StorageError: A topic cannot be read or written.
@@ -322,7 +322,7 @@ class MemoryContextProvider(HistoryProvider):
         return self.store.list_topics(session, source_id=self.source_id) if is_time else None
 
     def _put(self, session: AgentSession, *, before: MemoryTopicRecord, answer: Consolidated) -> int:
-        """Replace the facts of the topic `before` by the model's shortened facts (`answer`). Return the number of changed topics, 0 or 1.
+        """Replace the facts of the topic `before` by the model's shortened facts (`answer`). Return 1, or 0 if the topic does not exist.
 
         Facts that were added during the model call stay, and a topic that was deleted during the call stays deleted.
         """

@@ -159,7 +159,11 @@ def one_line(text: str, name: str) -> str:
 def slug_of(topic: str) -> str:
     """Return the slug of a memory topic, which is the name of the topic's file without extension.
 
-    It contains lower-case ASCII letters, digits and `-`. If the name has other letters, a digest keeps the slugs of different names apart.
+    It contains lower-case ASCII letters, digits and `-`. If the name has other letters or is too long, a digest keeps the slugs of
+    different names apart. Names that differ only in case or punctuation may have the same slug, and then name the same topic.
+
+    Raises:
+        ValueError: The topic is empty.
     """
     topic = one_line(topic, "topic")
     slug = re.sub(r"[^a-z0-9]+", "-", topic.lower()).strip("-")

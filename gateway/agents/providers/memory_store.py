@@ -61,7 +61,10 @@ class MemoryStore(ABC):
         """Set the owner of a session's memories to the owner that `state`, a result of `export_provider_state`, identifies."""
 
     def lock(self, session: AgentSession, *, source_id: str) -> AbstractAsyncContextManager[None]:
-        """Return a lock that serializes changes of an owner's memories; also between processes if several processes share the store."""
+        """Return a lock that serializes changes of an owner's memories, also between processes if several share the store.
+
+        The lock of this base class does nothing.
+        """
         return nullcontext()
 
     @abstractmethod

@@ -73,10 +73,10 @@ def get_agent_mode(
 def set_agent_mode(
     session: AgentSession, mode: str, *, source_id: str = DEFAULT_MODE_SOURCE_ID, available_modes: Sequence[str] | None = None
 ) -> str:
-    """Switch the agent's mode in a session, and return the mode's name in lower case. The agent is informed in its next run.
+    """Switch the agent's mode in a session, and return the mode's name in lower case. The agent is informed of a change in its next run.
 
     Raises:
-        ValueError: The mode does not exist.
+        ValueError: The mode does not exist, or two modes have the same name.
     """
     chosen = _known(mode, _by_name(available_modes or tuple(DEFAULT_MODE_DESCRIPTIONS)))
     state = _state(session, source_id)

@@ -191,7 +191,8 @@ class TodoFileStore(TodoStore):
 
         Raises:
             StorageError: The file is damaged or cannot be read.
-            RuntimeError: The session has no owner.
+            RuntimeError: `owner_state_key` is set, and the session has no owner.
+            ValueError: The session's id contains a slash.
         """
         path = self._path(session, source_id)
         try:

@@ -80,8 +80,8 @@ class A2AAgent(BaseAgent):
     ) -> None:
         """Configure the remote agent; the first run connects to it.
 
-        `headers` (such as an API key) are sent with every request to the origin of `url`, and to no other origin. The program closes the
-        `client` or `http_client` that it passes.
+        `headers` (such as an API key) are sent with every request to the origin of `url` (without `url`, of the card's first interface),
+        and to no other origin. With a `client` or `http_client`, which the program closes, `headers` and `timeout` are not used.
 
         Raises:
             ValueError: Neither `url`, `agent_card` nor `client` is given.
@@ -147,7 +147,7 @@ class A2AAgent(BaseAgent):
         function_invocation_kwargs: JsonMapping | None = None,
         client_kwargs: JsonMapping | None = None,
     ) -> Awaitable[AgentResponse] | AgentStream:
-        """Send the remote agent the messages since its last answer, or continue the task of `continuation_token`.
+        """Send the remote agent the user messages since its last answer, or continue the task of `continuation_token`.
 
         With `background`, the run does not wait for a remote task that is running, and ends with a continuation token. Cancelling the run
         cancels the remote task.
@@ -208,6 +208,8 @@ class A2AAgent(BaseAgent):
 
     async def reach(self) -> None:
         """Check that the remote agent can be reached, by fetching its agent card. No task is started.
+
+        If the program passed the card or a client, or the agent has already connected, no request is sent.
 
         Raises:
             AgentError: The remote agent cannot be reached or used.
@@ -341,7 +343,10 @@ class A2AAgent(BaseAgent):
                     return
 
     async def _follow(self, client: Client, task: RemoteTask, background: bool) -> AsyncGenerator[AgentResponseUpdate, None]:
-        """Yield the remaining updates of a remote task, from a new stream or else by polling."""
+        """Yield the remaining updates of a remote task, from a new stream or else by polling.
+
+        With `background`, yield only the continuation token of a task that has not ended.
+        """
         from a2a.types import SubscribeToTaskRequest
 
         if task.is_over or not task.id:

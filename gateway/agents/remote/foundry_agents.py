@@ -123,7 +123,7 @@ class FoundryAgentProvider:
         `own` are arguments of the returned `Agent`; the argument `tools` must contain the functions with which the agent was created.
 
         Raises:
-            ModelError: The project has no such agent.
+            ModelError: The project has no such agent, or the request failed.
             ValueError: The agent has a function that is not in `tools`.
         """
         path = self._agents(name) + (f"/versions/{quote(version, safe='')}" if version else "")
@@ -194,9 +194,9 @@ class FoundryAgentClient(OpenAIChatClient[ChatOptions]):
 
 
 def _version(name: str, found: JsonObject) -> JsonObject:
-    """Return the JSON object that describes the newest version of an agent, from a response of the Foundry project.
+    """Return the JSON object that describes a version of an agent, from a response of the Foundry project.
 
-    The response is that object itself, or an object that contains it under `versions.latest`.
+    The response is that object itself, or an object that contains the newest version under `versions.latest`.
 
     Raises:
         ChatClientInvalidResponseException: The response does not describe an agent.

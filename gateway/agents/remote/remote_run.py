@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gateway.chat.agui_client import AGUIChatClient
 
 MAX_QUESTIONS = 20
-"""Maximum number of questions that a remote agent may ask in one run."""
+"""Maximum number of messages to a remote agent in one run: the task, and the answers to the agent's questions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ async def run_remote(
     The id of the remote conversation is stored in `session`, if given.
 
     Raises:
-        AgentError: The agent cannot be used, failed, or asked a question that was not answered.
+        AgentError: The agent cannot be used, failed, asked too many questions, or asked a question that was not answered.
     """
     session = session or agent.create_session()
     for asked in range(MAX_QUESTIONS + 1):
