@@ -194,8 +194,9 @@ def _admits_nothing(name: str, rule: JsonObject, schema: JsonObject, tool: str) 
 def _gaps(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: frozenset[str]) -> Iterator[Finding]:
     """Yield a finding for each argument that no rule restricts if a rule restricts another argument of the same kind or the same name.
 
-    Kinds are path, URL and mail address. For example, a rule restricts the paths that one tool reads, but another tool accepts any path. The
-    name decides only for rules with a rule word such as `within`. Callers may not pass arguments with names in `denied`.
+    Kinds are path, URL and mail address. For example, a rule restricts the paths that one tool reads, but another tool accepts any path.
+    The name decides only for rules with a rule word such as `within`. A caller may pass arguments with names in `denied` only if
+    `additionalArguments` lists them.
     """
     if not policy.arguments:
         return
@@ -227,8 +228,8 @@ def _gaps(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: frozen
 def _unjudged(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: frozenset[str], place: str) -> Iterator[Finding]:
     """Yield a finding for each tool that can read files in calls that no rule about paths restricts, because they have no path argument.
 
-    Used if the policy restricts any path argument; `place` is the place of that rule in the policy. Callers may not pass arguments with
-    names in `denied`.
+    Used if a rule restricts a path argument; `place` is the path of that rule in the policy. A caller may pass arguments with names in
+    `denied` only if `additionalArguments` lists them.
     """
     for tool, schema in _served(policy, schemas):
         accepted = _callers_arguments(tool, schema, policy, denied)

@@ -95,7 +95,7 @@ _BOUNDS = (KEYWORDS_OF_TYPES["number"] | KEYWORDS_OF_TYPES["array"] | KEYWORDS_O
 
 
 def _nodes(rule: JsonObject) -> Iterator[JsonObject]:
-    """Yield a rule and its subschemas for the same value, and for properties and elements, but not those under `not`, `if` or `contains`."""
+    """Yield a rule and its subschemas for the same value, properties and elements, except under keywords such as `not` and `contains`."""
     stack: list[JsonValue] = [rule]
     while stack:
         node = as_object(stack.pop())

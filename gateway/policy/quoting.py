@@ -24,7 +24,7 @@ def quote_text(text: str, *, max_chars: int, max_lines: int) -> str:
     """Return `text` as a quotation: with `| ` before every line, and without hidden characters and padding.
 
     The text is cut to `max_chars` characters and `max_lines` lines. If it was cut, a last line says that the rest is left out. Runs of
-    empty lines become one empty line.
+    empty lines become one empty line, and empty lines at the beginning and end are left out.
     """
     lines: list[str] = []
     for line in strip_text(_BREAKS.sub("\n", text[:max_chars])).split("\n"):

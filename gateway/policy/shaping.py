@@ -64,8 +64,9 @@ def plan_arguments(
     """Decide for each argument of a tool whether a caller may pass it, and which values the gateway adds.
 
     `tool_name` is the tool's name at its source. `declared` are the arguments in the tool's schema, and `extra` the names in
-    `additionalArguments` of the policy. A caller may pass all of them, with two exceptions. Names in `denied`, which agent frameworks use for their own
-    parameters, are accepted only if they are in `extra`. Arguments that the override hides or sets to a fixed value are not accepted.
+    `additionalArguments` of the policy. A caller may pass all of them, with two exceptions. Names in `denied`, which agent frameworks use
+    for their own parameters, are accepted only if they are in `extra`. Arguments that the override hides or sets to a fixed value are not
+    accepted.
 
     The gateway adds the override's fixed and default values, but only for arguments in `declared` or `extra`.
     """
@@ -203,9 +204,9 @@ def public_names(natives: Iterable[str], overrides: Mapping[str, ToolOverride]) 
     """Return the published names of a source's tools, and the tools that cannot be published because their new name is in use.
 
     `natives` are the tools' names at the source. The first result maps each tool that can be published to its published name, without the
-    source's prefix. The second result maps each other tool to a pair: its new name in the override, and the tool that already uses this name
-    (its name at the source). A tool without a new name keeps its name. If two overrides give the same
-    name, the first tool in `natives` gets it.
+    source's prefix. The second result maps each other tool to a pair: its new name in the override, and the tool that already uses this
+    name (its name at the source). A tool without a new name keeps its name. If two overrides give the same name, the first tool in
+    `natives` gets it.
     """
     listed = list(natives)
     renamed = {name: new for name in listed if (o := overrides.get(name)) is not None and (new := o.name) is not None and new != name}
