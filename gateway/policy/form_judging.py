@@ -297,7 +297,7 @@ class _Form:
     def _is_explained(self, one: _Field, hit: Hit, name: str) -> bool:
         """Return whether other texts show that a field asks for something harmless, although a text of the field names a secret (`hit`).
 
-    `name` is the first word of the secret's name in that text.
+        `name` is the first word of the secret's name in that text.
 
         The field's title can show this: `card_number` with the title "Loyalty card number". For an ambiguous name such as `clave` (Spanish
         for a password or any other code), any text of the form can: "Clave del producto". For a numeric field `pin` without a title, the

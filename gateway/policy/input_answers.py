@@ -1,7 +1,7 @@
 """Validates answers to requests for input: results of elicitations, sampling requests and `roots/list`.
 
-`answer_problem` checks the shape of an answer, `judge_answer` also the fields of a form. Every component that receives an answer calls one
-of these functions before it stores or uses the answer.
+`answer_problem` checks the shape of an answer, `judge_answer` also the fields of a form. The packages `tools`, `tasks`, `workflows` and
+`cli` call one of these functions before they store or use an answer.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 After outside content has reached a model, the model's calls may follow that content instead of the user (indirect prompt injection). So one
 label summarises everything that a conversation has received. The label can only become stricter, and it decides whether the model may call
-tools that act on the world (sinks). The functions are pure; `gateway.security` contains the middleware that uses them.
+tools that act on the world (sinks). The functions are pure; `gateway.security` provides the middleware that uses them.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def check_confidentiality_allowed(context_label: ContentLabel, max_allowed: Conf
 class FlowRules:
     """Rules that say which tools return untrusted or confidential results, and which tools may run after such content.
 
-    Each list contains globs over tool names or `<source>/<tool>`. The defaults apply to tools that no glob matches and whose author declares
-    nothing.
+    Each list contains globs over tool names or `<source>/<tool>`. The defaults apply to tools that no glob matches and whose author
+    declares nothing.
     """
 
     trusted: Sequence[str] = ()

@@ -110,7 +110,7 @@ _CAPITAL_I_AMONG_SMALL = re.compile(r"(?<=[a-z])I(?=[a-z]|\b)")
 def read_plain(text: str) -> str:
     """Return `text` in Unicode compatibility form, without accents and invisible characters, and with HTML entities decoded.
 
-    The script, case and line ends are kept; only letters in a circle or square become small letters.
+    The script, case and line ends are kept; only the letters of `_ENCLOSED_LETTERS` become small letters.
     """
     if "&" in text:
         text = html.unescape(text)

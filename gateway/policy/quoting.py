@@ -1,7 +1,7 @@
 """Quotes a server's text inside a text that the gateway writes for models, so that no quoted line looks like a line of the gateway.
 
 Every quoted line starts with `| `, so a server's text cannot produce a heading, a code fence or a copy of the gateway's sentences without
-this mark. Used whenever a text of the gateway includes a text of a server.
+this mark. `catalog.instructions` quotes in this way the instructions that servers send.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Applies an operator's overrides (`policies.<source>.overrides`), which change a tool's published name, texts and arguments.
 
-The functions are pure. `policy.argument_policy` uses them to override arguments, `catalog` to override names, and `gate.tools` to override
-texts. Schemas come from remote servers, so every walk over a schema is bounded.
+The functions are pure. `policy.argument_policy` uses them to override arguments, `catalog` to override names, and `gate.published` to
+override texts. Schemas come from remote servers, so every walk over a schema is bounded.
 """
 
 from __future__ import annotations
