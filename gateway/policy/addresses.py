@@ -30,7 +30,8 @@ _NOT_PUBLIC_IPV4 = (
     IPv4Network("224.0.0.0/4"),  # multicast, RFC 5771
     IPv4Network("240.0.0.0/4"),  # reserved and broadcast, RFC 1112
 )
-"""IPv4 networks to which the gateway does not connect: the IANA IPv4 Special-Purpose Address Registry, and multicast.
+"""IPv4 networks to which the gateway does not connect: multicast, and those in the IANA IPv4 Special-Purpose Address Registry that are
+not globally reachable.
 
 They are listed here because the tables of Python's `ipaddress` differ between versions. The few anycast addresses that the registry
 declares globally reachable inside a listed network are rejected too: no authorization server uses them.

@@ -142,12 +142,12 @@ def with_script_approval(policy: SourcePolicy, scripts: ScriptSettings) -> Sourc
 
 
 def may_need_approval(config: GatewayConfig) -> bool:
-    """Return whether any rule of the configuration can require that a person approves a call."""
+    """Return whether any policy in the configuration can require that a person approves a call or a sampling request."""
     return bool(_policies_with_approval(config))
 
 
 def approvers_of(config: GatewayConfig, default: ApprovalBy) -> set[ApprovalBy]:
-    """Return all approvers that the configuration names for calls that need approval. `default` is the approver if a policy names none."""
+    """Return the approvers in all policies that can require an approval. `default` is the approver if a policy names none."""
     return {policy.approval_by or default for policy in _policies_with_approval(config)}
 
 
@@ -172,7 +172,7 @@ def may_stand(source: str, name: str) -> bool:
 
 
 def canonical_arguments(arguments: JsonMapping) -> str:
-    """Return a SHA-256 digest of a call's arguments, equal for equal arguments. A permanent approval covers calls with this digest."""
+    """Return a SHA-256 digest of a call's arguments, equal for equal arguments. Permanent approvals of such calls store it."""
     text = json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
 

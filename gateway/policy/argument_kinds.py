@@ -1,6 +1,6 @@
 """Guesses which arguments of tools are paths, URLs or mail addresses, from the names and schemas of the arguments.
 
-`policy.lint` uses the guesses to find gaps in the operator's rules. The guesses never decide about a call.
+`policy.lint` and `policy.open_rules` use the guesses to find gaps in the operator's rules. The guesses never decide about a call.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class ArgumentPolicy:
         self.published_schema = published_schema
         """The tool's input schema as clients see it: narrowed by the rules. The original object if no rule changes the schema."""
         self.withheld = plan.withheld
-        """Arguments that the tool declares but a caller may not pass → id of the rule that forbids each."""
+        """Arguments that the tool declares or `extras` names, but a caller may not pass → id of the rule that forbids each."""
         self.accepted = plan.accepted
         """Names of the arguments that are accepted from a caller; all other arguments are dropped."""
         self._filling = plan.filling
@@ -162,7 +162,7 @@ class ArgumentPolicy:
     def problem_of(self, rule_id: str, value: JsonValue) -> str | None:
         """Return why the operator's rule with the id `rule_id` rejects a value, or `None` if the rule accepts the value.
 
-        The text is the start of a sentence. Used to explain a verdict.
+        Also return `None` if there is no rule with this id. The text is the start of a sentence. Used to explain a verdict.
         """
         for name, known, check in self._rules:
             if known == rule_id:
@@ -181,7 +181,7 @@ class _Unjudged(ArgumentPolicy):
 
 
 def extra_names(tool_name: str, extras: Extras) -> frozenset[str]:
-    """Return the names of undeclared arguments that the configuration accepts for a tool, from the lists for the tool and for `*`.
+    """Return the names in `extras` (`additionalArguments`) that apply to a tool: those of the tool's own list and those for all tools.
 
     `_meta` is left out, because it is never an argument.
     """

@@ -13,7 +13,7 @@ class Pass:
 
 
 PASS = Pass()
-"""The instance of `Pass` that all policy functions return. To test for a verdict, use `isinstance`."""
+"""The shared instance of `Pass`, which has no fields. To test for a verdict, use `isinstance`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Rewrite:
     """Verdict of a policy function: continue with `arguments` in place of the input, which is not modified."""
 
     arguments: JsonObject
-    """Replacement of the input: the arguments of a call, or the whole request if a request was judged."""
+    """Replacement of the input: the arguments of a call, or the whole request or result if a request or result was judged."""
     dropped: tuple[str, ...] = ()
     """Names of arguments that were removed, in their original order."""
 

@@ -37,11 +37,11 @@ class Explanation:
     """Id of the rule that rejects the call; `None` if the call is accepted."""
     reason: str | None
     dropped: tuple[tuple[str, str], ...] = ()
-    """Each dropped argument, and why: `undeclared`, or the rule that forbids the argument."""
+    """Each dropped argument, and why: `undeclared`, `_meta` (never an argument), or the id of the rule that forbids the argument."""
     added: tuple[tuple[str, JsonValue, str], ...] = ()
     """Each argument that an override adds: name, value, and the override's path in the policy."""
     rules: tuple[JudgedRule, ...] = ()
-    """All rules for values of the tool's arguments, with their outcome."""
+    """The rules for values of arguments that the tool can receive, with their outcome."""
     arguments: JsonObject | None = None
     """Arguments that would be sent; `None` if the call is rejected."""
 

@@ -146,7 +146,10 @@ def _strings(value: JsonValue) -> Iterator[str]:
 
 
 def _schema_texts(schema: JsonValue) -> Iterator[_Text]:
-    """Yield all texts of a form's schema, each with the field to which it belongs. Nested fields are included although MCP forbids them."""
+    """Yield the names of a form's fields and the texts in its schema, each with its field. Nested fields, which MCP forbids, are included.
+
+    Values of keywords such as `type` and `pattern` are left out.
+    """
     stack: list[tuple[str, JsonValue, _Field | None]] = [("", schema, None)]
     while stack:
         key, item, owner = stack.pop()
@@ -181,7 +184,7 @@ def _kinds(node: JsonMapping) -> set[str]:
 
 
 def _takes_text(node: JsonMapping) -> bool:
-    """Return whether a form's field accepts free text.
+    """Return whether a user enters text or a number into a form's field, instead of only choosing a value.
 
     A field with a choice between ten or more single characters counts too, because a PIN could be entered with several such fields.
     """
@@ -292,7 +295,9 @@ class _Form:
         return all(len(word.plain) == 1 or silent & roles.keys() for word, roles in zip(reading.words, reading.roles, strict=True))
 
     def _is_explained(self, one: _Field, hit: Hit, name: str) -> bool:
-        """Return whether other texts show that a field whose `name` could mean a secret asks for something harmless.
+        """Return whether other texts show that a field asks for something harmless, although a text of the field names a secret (`hit`).
+
+        `name` is the first word of the secret's name in that text.
 
         The field's title can show this: `card_number` with the title "Loyalty card number". For an ambiguous name such as `clave` (Spanish
         for a password or any other code), any text of the form can: "Clave del producto". For a numeric field `pin` without a title, the
@@ -308,7 +313,7 @@ class _Form:
         return any(names_other_thing(reading, hit.kind) for reading in readings)
 
     def _is_postal(self, name: str) -> bool:
-        """Return whether a field's `name` ("PIN", "pincode") means an Indian postal code, as in a form with other parts of an address."""
+        """Return whether the word `name` ("PIN", "pincode") means an Indian postal code, as in a form with other parts of an address."""
         if name not in ("pin", "pincode", "पिन", "पिनकोड") or self._has_role("card"):
             return False
         return self._address_parts >= MIN_ADDRESS_PARTS
@@ -335,7 +340,7 @@ class _Form:
     # -- evidence without words ------------------------------------------------------------------------------
 
     def _evident(self, one: _Field) -> str | None:
-        """Return the kind of secret that a field's schema reveals by its format, pattern, length or an example; otherwise `None`."""
+        """Return the kind of secret that keywords of a field's schema (`format`, `writeOnly`, …) or an example reveal, or `None`."""
         node = one.schema
         if node.get("format") == "password" or node.get("writeOnly") is True or _is_hidden_input(node):
             return "password"

@@ -27,8 +27,8 @@ MIN_JOINED = 6
 """Minimum number of letters of a secret's name of several words ("api key") that is also recognised as a single word (`apikey`)."""
 
 LONG_NAME = 7
-"""Minimum number of letters of a secret's name that is also recognised in pieces ("pas swo rd"). Pieces of shorter names often occur in
-ordinary text."""
+"""Minimum number of letters of a secret's name of one word that is also recognised in pieces ("pas swo rd"). Pieces of shorter names often
+occur in ordinary text. For a name of several words, `MIN_JOINED` is the minimum."""
 
 _CJK_RUN = re.compile(f"[{CJK}]+")
 _OTHER_SCRIPT = re.compile(r"[\u0590-\u1cff\u2e80-\uffff]")
@@ -46,8 +46,8 @@ class Entry:
     is_prefix: tuple[bool, ...]
     """For each of `words`, whether it also matches longer words that begin with it."""
     kind: str
-    """Meaning of the item: a kind of secret, a role in requests, a side of a word pair (`form_word_pairs`), or "not KIND" if the item makes
-    the name of this kind of secret harmless."""
+    """Meaning of the item: a kind of secret, a role in requests, or a side of a word pair (`form_word_pairs`). An item that makes names of
+    secrets harmless has the kind "not KIND" (before a name of this kind) or "after NAME" (after this name)."""
     is_secret: bool
     """Whether the item is a name of a secret."""
     needs_capitals: bool

@@ -75,7 +75,7 @@ class Word(NamedTuple):
     """One word of a text of a form, in the spellings that are compared with the word lists, and its position."""
 
     plain: str
-    """The word in lower case, without accents."""
+    """The word in lower case, without accents, signs such as `$` at its ends, and an Arabic article."""
     spelled: tuple[str, ...]
     """Spellings of the word with Latin letters in place of look-alike letters and digits."""
     is_odd: bool
@@ -121,7 +121,7 @@ class Reading:
         return 0 <= index < len(self.words) and role in self.roles[index]
 
     def ends(self, role: str, index: int) -> bool:
-        """Return whether an expression with this role ends just before word `index`."""
+        """Return whether an expression with this role, of at most four words, ends just before word `index`."""
         return any(self.roles[start].get(role) == index for start in range(max(0, index - 4), index))
 
     def clause_of(self, index: int) -> range:

@@ -50,7 +50,8 @@ def frame(ours: str, theirs: str) -> str:
 def quote(text: str, *, indent: str = "") -> Iterator[str]:
     """Yield the lines of an untrusted text, each with the mark `│ ` before it and wrapped to `MAX_COLUMNS` terminal columns.
 
-    The further parts of a wrapped line begin with `indent` after the mark. Several blank lines become a single blank line.
+    The further parts of a wrapped line begin with `indent` after the mark. Several blank lines become a single blank line, and
+    blank lines at the beginning are left out.
     """
     was_blank = True
     for line in text.splitlines():
@@ -93,7 +94,7 @@ def _bars(line: str) -> str:
 
 
 def one_line_texts(schema: JsonValue, depth: int = 0) -> JsonValue:
-    """Return a form's schema in which each title and description is on one line; return `schema` itself if nothing changes.
+    """Return a form's schema in which each title and description is on one line, also in `enumNames`; `schema` itself if nothing changes.
 
     The values that the form offers or accepts are not changed. `depth` is the nesting of `schema` in the whole schema. A part of the schema
     that is nested deeper than `MAX_TEXT_DEPTH` becomes `None`.
@@ -126,7 +127,7 @@ def _visible(line: str) -> str:
 
 
 def wrap_line(line: str, columns: int) -> list[str]:
-    """Split a line into parts of at most `columns` columns, between words if possible."""
+    """Split a line into parts of at most `columns` columns, between words if possible. Drops combining marks beyond `MAX_MARKS`."""
     parts: list[str] = []
     part, width, marks, cut = "", 0, 0, 0
     for character in line:

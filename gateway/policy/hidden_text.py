@@ -1,9 +1,9 @@
 r"""Detects and removes hidden text: characters that people do not see but a model reads, or that control a terminal.
 
-Hidden text is control characters (except tab and line breaks), ANSI sequences, direction overrides and isolates, zero-width characters,
-tag characters, and variation selectors without effect. Characters that writing needs are kept: joiners in scripts that use them and in
-emoji, direction *marks* of right-to-left text, the flags of England, Scotland and Wales. A value without hidden text is returned without
-a copy. Encoded binary data (`blob`, image and audio `data`) is not searched.
+Hidden text is control characters (except tab, form feed and line breaks), ANSI sequences, direction overrides and isolates, zero-width
+characters, tag characters, and variation selectors without effect. Characters that writing needs are kept: joiners in scripts that use them
+and in emoji, direction *marks* of right-to-left text, the flags of England, Scotland and Wales. A value without hidden text is returned
+without a copy. Encoded binary data (`blob`, image and audio `data`) is not searched.
 
 Sources: Unicode TR36/TR39, "Trojan Source" (CVE-2021-42574), RGI tag sequences of UTS 51, ECMA-48 for ANSI sequences.
 """
@@ -179,8 +179,8 @@ def is_binary(key: str, node: JsonObject) -> bool:
 def strip_schema(schema: JsonObject) -> JsonObject:
     """Return a tool's schema without hidden characters in its texts; the same object if it contains no hidden characters.
 
-    In patterns, hidden characters are written as escapes, so that each pattern matches the same texts as before. A property whose name
-    contains hidden characters is removed, because a property with a changed name would be another argument.
+    In patterns, hidden characters are written as escapes, so that each pattern matches the same texts as before. A member whose name,
+    such as an argument's, contains hidden characters is removed, because a changed name would be another argument.
     """
     return cast("JsonObject", _schema_node(schema, 0))
 
@@ -215,7 +215,7 @@ def _is_free_name(name: JsonValue) -> bool:
 
 
 def _escaped(pattern: str) -> str:
-    """Return an equivalent regular expression in which hidden characters are written as escapes."""
+    """Return an equivalent regular expression; if it has hidden characters, all but printable ASCII characters are written as escapes."""
     if is_hidden_free(pattern):
         return pattern
     return "".join(
@@ -243,7 +243,10 @@ def judge_result_text(result: JsonObject, mode: HiddenText) -> Pass | Rewrite | 
 
 
 def judge_hidden_text(value: JsonValue, subject: str) -> Pass | Reject:
-    """Reject `value` if it contains hidden characters. The reason names the place; it begins with `subject` ("The result")."""
+    """Reject `value` if it contains hidden characters or is nested deeper than `MAX_TEXT_DEPTH`.
+
+    The reason names the place; it begins with `subject` ("The result").
+    """
     for path, text in _texts(value, "", 0):
         if text is None:
             return Reject(RULE, f"{subject} is nested too deeply to be searched for hidden characters{_at(path)}.")
@@ -253,7 +256,7 @@ def judge_hidden_text(value: JsonValue, subject: str) -> Pass | Reject:
 
 
 def name_hidden(text: str) -> str:
-    """Return the kind and code point of the first hidden character in `text`, as words for people."""
+    """Return the kind and code point of the first hidden character in `text`, as words for people; `nothing hidden` if there is none."""
     pattern = _ASCII if text.isascii() else _ANY
     for found in pattern.finditer(text):
         if pattern is _ANY and found.group(1):
@@ -281,7 +284,7 @@ def _at(path: str) -> str:
 
 
 def _texts(value: JsonValue, path: str, depth: int) -> Iterator[tuple[str, str | None]]:
-    """Yield the path and the text of every string in `value`; the text is `None` for values that are nested too deeply."""
+    """Yield path and text of every string and member name in `value`, except binary data; the text is `None` where nested too deeply."""
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, dict | list) and depth > MAX_TEXT_DEPTH:

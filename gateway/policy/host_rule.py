@@ -95,7 +95,8 @@ def read_host_rule(written: JsonValue, schemes: JsonValue) -> HostRule:
     """Compile the values of the keywords `oneOfHosts` and `schemes` of an argument rule. `None` for `schemes` allows https only.
 
     Raises:
-        ValueError: A value is not a host, or a scheme is unsupported; the message is the end of a sentence whose subject is the rule.
+        ValueError: A value is not a list of strings, a string is not a host, or a scheme is unsupported; the message is the end of a
+            sentence whose subject is the rule.
     """
     names = _texts(written, "oneOfHosts", '["api.example.com", "*.example.org"]')
     allowed = ("https",) if schemes is None else _texts(schemes, "schemes", '["https", "http"]')
@@ -109,7 +110,7 @@ def read_recipient_rule(written: JsonValue) -> RecipientRule:
     """Compile the value of the rule keyword `oneOfRecipients`: domains, `*.` domains, whole mail addresses, or `*` for any domain.
 
     Raises:
-        ValueError: A value has another form. The message has no subject, because the caller writes the name of the rule before it.
+        ValueError: The value has another form; the message is the end of a sentence whose subject is the rule.
     """
     names = _texts(written, "oneOfRecipients", '["example.com", "ops@example.org"]')
     domains: list[Host] = []
@@ -152,7 +153,7 @@ def _read_host(written: str, word: str = "oneOfHosts") -> Host:
 
 
 def _literal(host: str) -> str | None:
-    """Return the canonical spelling of the IP address `host`; `None` if `host` is not an IP address, or is an IPv4-mapped IPv6 address."""
+    """Return the canonical spelling of the IP address `host` (IPv6 in brackets); `None` if it is not an address, or is IPv4-mapped IPv6."""
     try:
         if not host.startswith("["):
             return str(IPv4Address(host))

@@ -1,7 +1,7 @@
 """Validates answers to requests for input: results of elicitations, sampling requests and `roots/list`.
 
-`answer_problem` checks the shape of an answer, `judge_answer` also the fields of a form. Every component that receives an answer calls one
-of these functions before it stores or uses the answer.
+`answer_problem` checks the shape of an answer, `judge_answer` also the fields of a form. The packages `tools`, `tasks`, `workflows` and
+`cli` call one of these functions before they store or use an answer.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ MAX_QUESTION = 200
 def judge_answer(request: JsonMapping, answer: JsonValue, *, judges_fields: bool = True) -> str | None:
     """Return why the answer to a request for input is invalid, or `None`. The text names the question, its fields and the problem.
 
-    With `judges_fields`, the values of a form's fields and their formats are checked too; this is for questions that the gateway itself
-    asks. Fields that the form does not have are then rejected if the form's schema has `properties`. If the schema cannot be compiled, it
-    rejects nothing.
+    With `judges_fields`, the values of an accepted form's fields and their formats are checked too; this is for questions that the gateway
+    itself asks. Fields that the form does not have are then rejected if the form's schema has `properties` and no `additionalProperties`.
+    If the schema cannot be compiled, it rejects nothing.
     """
     method = str(request.get("method"))
     if not isinstance(answer, dict):
@@ -116,7 +116,7 @@ def fields_of(request: JsonMapping) -> str:
 
 
 def question_text(request: JsonMapping) -> str:
-    """Return the message of a request for input on one line, without the line that `again` may have added about a rejected answer."""
+    """Return the message (or method) of a request for input, cut to `MAX_QUESTION` characters and without the line that `again` added."""
     text = str(_params(request).get("message") or request.get("method"))
     return shown(text.partition(_AGAIN)[0].rstrip(f"{BAR}\n"), MAX_QUESTION)
 

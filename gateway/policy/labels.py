@@ -2,7 +2,7 @@
 
 After outside content has reached a model, the model's calls may follow that content instead of the user (indirect prompt injection). So one
 label summarises everything that a conversation has received. The label can only become stricter, and it decides whether the model may call
-tools that act on the world (sinks). The functions are pure; `gateway.security` contains the middleware that uses them.
+tools that act on the world (sinks). The functions are pure; `gateway.security` provides the middleware that uses them.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ def check_confidentiality_allowed(context_label: ContentLabel, max_allowed: Conf
 class FlowRules:
     """Rules that say which tools return untrusted or confidential results, and which tools may run after such content.
 
-    Each list contains globs over tool names or `<source>/<tool>`. The defaults apply to tools that no glob matches.
+    Each list contains globs over tool names or `<source>/<tool>`. The defaults apply to tools that no glob matches and whose author
+    declares nothing.
     """
 
     trusted: Sequence[str] = ()
@@ -105,9 +106,11 @@ class FlowRules:
     untrusted: Sequence[str] = ()
     """Tools whose results an outsider may have written; takes precedence over `trusted`."""
     private: Sequence[str] = ()
-    """Tools whose results are confidential."""
+    """Tools whose results have the label `private`, whatever the tool's author declares."""
     sinks: Sequence[str] | None = None
-    """Tools that act on the world, which may not be called after untrusted content unless they accept it. `None`: all tools."""
+    """Tools that act on the world, which may not be called after untrusted content unless they accept it. `None`: all.
+
+    If the list is given, tools whose author declares `sink` count too."""
     accepts_untrusted: Sequence[str] = ()
     """Sinks (tools that act on the world) that may be called after untrusted content, even if their author does not declare this."""
     public_sinks: Sequence[str] = ()

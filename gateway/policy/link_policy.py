@@ -2,7 +2,8 @@
 
 A link must use https and a public host name. Loopback hosts, IP addresses and names of private networks are refused. The gateway relays the
 link with its host in ASCII, lower case and without a final dot, so that the client opens the host that was judged. Names are not resolved:
-a public name that resolves to a private address is refused only if the name itself shows the address (`127.0.0.1.nip.io`, `localtest.me`).
+a public name that resolves to a private address is refused only if it contains the address (`127.0.0.1.nip.io`) or is in a known domain for
+such names (`localtest.me`).
 The operator can allow more hosts with `elicitation.urlHosts`. The functions are pure; `input_requests` calls `judge_link`.
 """
 
@@ -32,7 +33,7 @@ _PRIVATE_ENDINGS = frozenset({
     "localhost", "localdomain", "local", "internal", "intranet", "private", "corp", "home", "lan", "arpa", "onion", "test", "invalid",
     "alt", "consul", "intra", "svc", "workgroup", "lxd", "lxc", "docker", "kube", "localnet", "priv", "vpn", "mesh",
 })  # fmt: skip
-"""Top-level domains that exist only in private networks (RFC 6761, RFC 6762, RFC 9476, ICANN's reserved `.internal`, common use)."""
+"""Top-level domains of private networks and special uses (RFC 6761, RFC 6762, RFC 9476, ICANN's reserved `.internal`, common use)."""
 
 _PRIVATE_DOMAINS = (
     ".fritz.box", ".easy.box", ".ts.net", ".tailscale.net",
@@ -125,7 +126,7 @@ def _problem(host: str) -> str | None:
 
 
 def _is_private(written: str) -> bool:
-    """Return whether a host name contains a private IPv4 address written with dots or hyphens, as `127.0.0.1.nip.io` does."""
+    """Return whether `written`, four numbers in a host name with dots or hyphens (`127-0-0-1`), is an IPv4 address that is not public."""
     try:
         address = IPv4Address(written.replace("-", "."))
     except AddressValueError:

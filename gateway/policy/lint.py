@@ -192,10 +192,11 @@ def _admits_nothing(name: str, rule: JsonObject, schema: JsonObject, tool: str) 
 
 
 def _gaps(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: frozenset[str]) -> Iterator[Finding]:
-    """Yield a finding for each argument without a rule if a rule restricts an argument of the same kind for another tool.
+    """Yield a finding for each argument that no rule restricts if a rule restricts another argument of the same kind or the same name.
 
     Kinds are path, URL and mail address. For example, a rule restricts the paths that one tool reads, but another tool accepts any path.
-    `denied` are argument names that are never sent to the source.
+    The name decides only for rules with a rule word such as `within`. A caller may pass arguments with names in `denied` only if
+    `additionalArguments` lists them.
     """
     if not policy.arguments:
         return
@@ -227,8 +228,8 @@ def _gaps(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: frozen
 def _unjudged(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: frozenset[str], place: str) -> Iterator[Finding]:
     """Yield a finding for each tool that can read files in calls that no rule about paths restricts, because they have no path argument.
 
-    Used if the policy restricts the paths of another tool; `place` is the path of that rule in the policy. `denied` are argument names that
-    are never sent to the source.
+    Used if a rule restricts a path argument; `place` is the path of that rule in the policy. A caller may pass arguments with names in
+    `denied` only if `additionalArguments` lists them.
     """
     for tool, schema in _served(policy, schemas):
         accepted = _callers_arguments(tool, schema, policy, denied)
@@ -261,7 +262,7 @@ def _is_judged(tool: str, name: str, schema: JsonObject, policy: SourcePolicy) -
 
 
 def _callers_arguments(tool: str, schema: JsonObject, policy: SourcePolicy, denied: frozenset[str]) -> frozenset[str]:
-    """Return the names of a tool's arguments that a caller may pass. `denied` are argument names that are never sent to the source."""
+    """Return the names of a tool's arguments that a caller may pass: those in `denied` only if `additionalArguments` lists them."""
     extras = extra_names(tool, policy.additional_arguments)
     return plan_arguments(tool, declared_names(schema), extras, denied, policy.overrides.get(tool)).accepted
 

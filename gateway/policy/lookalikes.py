@@ -110,7 +110,7 @@ _CAPITAL_I_AMONG_SMALL = re.compile(r"(?<=[a-z])I(?=[a-z]|\b)")
 def read_plain(text: str) -> str:
     """Return `text` in Unicode compatibility form, without accents and invisible characters, and with HTML entities decoded.
 
-    The script, case and line ends are kept.
+    The script, case and line ends are kept; only the letters of `_ENCLOSED_LETTERS` become small letters.
     """
     if "&" in text:
         text = html.unescape(text)
@@ -146,7 +146,7 @@ def spell_letters(word: str) -> tuple[str, ...]:
     """Return the spellings by which a disguised lower-case word is compared with names of secrets (`p4ssword` → `pasword`).
 
     They have letters in place of digits and signs, and no doubled letters in words of more than `SHORT` letters. There are two spellings
-    if the word mixes letters with `1`, which can replace `i` or `l`.
+    if the word mixes letters with `1`, which can replace `i` or `l`. In a word of digits only, the digits stay.
     """
     if word.isalpha() or word.isdigit():
         return (_single(word),)

@@ -2,7 +2,7 @@
 
 Also defines Moongate's own `_meta` keys. If one gateway is a server of another gateway, several of these keys carry facts between them. The
 package `server` applies `request_meta` to every request. `upstream` applies `peer_meta` to everything that a server sends, before other
-code reads it. `upstream.delivery` applies `judge_meta` before it sends a request, so that a malformed key is never sent.
+code reads it. `upstream.delivery` and `upstream.library` apply `judge_meta` before they send a request: no malformed key is sent.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ _BOUNDS = (KEYWORDS_OF_TYPES["number"] | KEYWORDS_OF_TYPES["array"] | KEYWORDS_O
 
 
 def _nodes(rule: JsonObject) -> Iterator[JsonObject]:
-    """Yield a rule and all its subschemas, except those under `not` or `if`."""
+    """Yield a rule and its subschemas for the same value, properties and elements, except under keywords such as `not` and `contains`."""
     stack: list[JsonValue] = [rule]
     while stack:
         node = as_object(stack.pop())
@@ -121,7 +121,7 @@ def _has_negated_pattern(rule: JsonObject) -> bool:
 
 
 def _other_types(name: str, rule: JsonMapping, schema: JsonObject) -> Iterator[str]:
-    """Yield a sentence for each type that the `type` of a rule accepts but no other keyword of the rule restricts.
+    """If the `type` of a rule accepts types that no other keyword of the rule restricts, yield a sentence for each restricted type.
 
     Example: a rule with `type: [string, array]` and a `pattern` accepts every list.
     """

@@ -3,8 +3,8 @@
 An example of such a URI is `file:///docs/../secret.txt`: its text suggests a file in `docs`.
 
 `judge_path` decides about paths, for the keyword `within`. This is one of Moongate's own keywords ("rule words") in rules for arguments;
-`policy.rule_words` compiles and uses it. `judge_uri` decides about URIs, for `policy.scopes` and `policy.skill_policy`. All functions are
-pure.
+`policy.rule_words` compiles and uses it. `judge_uri` decides about URIs, for `policy.scopes`, `policy.skill_policy` and
+`catalog.uris`. All functions are pure.
 
 A server reads a path by rules that the gateway cannot see: POSIX or Windows, percent-encoded or not, expanded by a shell or normalised by a
 file system. A path passes only if every such reading stays inside the folder; an ambiguous spelling is rejected. Symbolic links, hard links

@@ -359,7 +359,8 @@ _WRAPPED = re.compile(r"(?<!\n)\n(?!\n)")
 def poisoning_signs(definition: JsonMapping) -> tuple[str, ...]:
     """Return the reasons why the definition of a tool, prompt or resource reads like orders to a model; empty if it does not.
 
-    `definition` is the object from a server's listing. Every text in it that a model reads is judged, including names of parameters.
+    `definition` is the object from a server's listing. The texts in it that a model reads, including names of parameters, are judged up to
+    `MAX_TEXT_CHARS` characters.
     """
     text = "\n\n".join(_texts(definition))[:MAX_TEXT_CHARS]
     found: dict[str, int] = {}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NO_LIMIT = 1 << 62
 
 REQUEST_BYTES = 268_435_456
-"""Default limit on the total bytes of the bodies of all requests in progress."""
+"""Default limit on the total bytes of the bodies of all requests in progress; it is higher if 64 requests of maximum size exceed it."""
 
 UNREAD_BYTES = 268_435_456
 """Default limit on the total bytes of responses that the gateway stores because clients have not read them."""
@@ -29,7 +29,7 @@ At the quota itself, it only rejects new calls.
 """
 
 INCOMPLETE_BYTES = 67_108_864
-"""Default limit on the total bytes of all requests that have only partly arrived."""
+"""Default limit on the total bytes of all requests that have only partly arrived; it is higher if 16 of maximum size exceed it."""
 
 RESERVE = 16
 """Minimum number of connections beyond `server.http.maxConnections` that are reserved for health checks and operators.

@@ -1,7 +1,7 @@
 """Quotes a server's text inside a text that the gateway writes for models, so that no quoted line looks like a line of the gateway.
 
 Every quoted line starts with `| `, so a server's text cannot produce a heading, a code fence or a copy of the gateway's sentences without
-this mark. Used whenever a text of the gateway includes a text of a server.
+this mark. `catalog.instructions` quotes in this way the instructions that servers send.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def quote_text(text: str, *, max_chars: int, max_lines: int) -> str:
     """Return `text` as a quotation: with `| ` before every line, and without hidden characters and padding.
 
     The text is cut to `max_chars` characters and `max_lines` lines. If it was cut, a last line says that the rest is left out. Runs of
-    empty lines become one empty line.
+    empty lines become one empty line, and empty lines at the beginning and end are left out.
     """
     lines: list[str] = []
     for line in strip_text(_BREAKS.sub("\n", text[:max_chars])).split("\n"):

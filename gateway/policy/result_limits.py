@@ -1,6 +1,6 @@
 """Estimates the size of results and decides whether a result is returned whole, shortened or rejected.
 
-Every result of a tool call or read is judged, so the size is estimated in one walk over the decoded JSON, without encoding it.
+Every result of a tool call or read is judged, so the size is estimated by walking over the decoded JSON, without encoding it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _MEDIA = frozenset({"image", "audio"})
 def measure_bytes(value: JsonValue, limit: int) -> int:
     """Return the estimated size, in bytes, of `value` as compact JSON. The count stops once it exceeds `limit`.
 
-    Strings count their UTF-8 length without escapes, so the estimate is slightly low for text with many quotes or line breaks. It is
-    accurate enough for a limit and much cheaper than encoding.
+    Strings count their UTF-8 length without escapes, so the estimate is slightly low for text with many quotes or line breaks. Numbers,
+    booleans and `null` count `_SCALAR_BYTES` each. The estimate is accurate enough for a limit and much cheaper than encoding.
     """
     total = 0
     stack: list[JsonValue] = [value]
@@ -67,7 +67,8 @@ def judge_result(result: JsonObject, max_bytes: int, max_kept_bytes: int, encode
 
     A result is rejected if its total size exceeds both `max_kept_bytes` and `max_bytes`. Otherwise it is shortened if the part that a model
     reads as text exceeds `max_bytes`. Images, audio and binary resources are not part of that text, because cutting would destroy them.
-    `encoded_bytes` is the size of the JSON from which the result was decoded, if known. If it is small, the result is not walked through.
+    `encoded_bytes` is the size of the JSON from which the result was decoded, if known. If it is at most `max_bytes / MOST_COUNTED`,
+    the result is not walked through.
     """
     if encoded_bytes is not None and encoded_bytes * MOST_COUNTED <= max_bytes:
         return PASS

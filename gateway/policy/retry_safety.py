@@ -20,7 +20,7 @@ _REPEATABLE = frozenset({
     *("completion/complete", "prompts/get", "resources/directory/read", "resources/read", "skills/get", "skills/list"),
     *("tasks/cancel", "tasks/get", "tasks/result", "tasks/update"),
 })
-"""Methods of requests that may be repeated without a further effect: they read, cancel the same task, or give a task the same answers."""
+"""Methods of requests that may be repeated if they may have run: they read, cancel the same task, or give a task the same answers."""
 
 
 def is_idempotent(name: str, annotations: JsonMapping | None, *, idempotent: Sequence[str], trust_annotations: bool) -> bool:
@@ -48,7 +48,7 @@ def may_resend(
     """Return whether to send a failed request to a server once more, on a new MCP session.
 
     A request may be resent if the server did not accept it because the session no longer exists. A request that may have run may be
-    resent only if it reads something, is about a task, or calls an idempotent tool without requesting a task. After any other failure,
+    resent only if `_REPEATABLE` contains its method, or if it calls an idempotent tool without requesting a task. After any other failure,
     a second attempt would fail too. `annotations` are the annotations of the called tool.
     """
     match failure:

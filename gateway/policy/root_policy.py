@@ -20,9 +20,9 @@ Access = Literal["read", "write", "delete"]
 
 @dataclass(frozen=True, slots=True)
 class Protected:
-    """A file or folder of the gateway that models must not reach.
+    """A file or folder of the gateway that models must not change or, if `refuses` is `reading`, not even read.
 
-    A folder that the configuration offers to a model is rejected if the model could reach this file or folder through it.
+    A folder that the configuration offers to a model is rejected if the model could do so in it.
     """
 
     what: str

@@ -75,7 +75,7 @@ class ValueSize:
     """Size of a decoded JSON value, measured before the value is checked against a schema."""
 
     nodes: int
-    """Number of values inside the value, lists and objects included."""
+    """Number of values inside the value, lists and objects included, plus one for the value itself."""
     characters: int
     """Total length of all strings in the value."""
     problem: str | None = None

@@ -1,7 +1,7 @@
 """Determines which JSON types a JSON Schema accepts. Used to complete and examine the operator's rules for arguments.
 
-The users are `policy.confinement`, `policy.lint`, `policy.open_rules` and `policy.argument_kinds`. Schemas come from remote servers: every
-walk over a schema is bounded, and a part that cannot be read counts as accepting every type.
+Used by `policy.confinement`, `policy.lint`, `policy.open_rules`, `policy.argument_kinds` and `policy.schema_check`. Schemas come from
+remote servers: every walk over a schema is bounded, and a part that cannot be read counts as accepting every type.
 """
 
 from __future__ import annotations
@@ -30,12 +30,15 @@ def declared_schema(schema: JsonObject, name: str) -> JsonValue:
 
 
 def types_of(schema: JsonValue, root: JsonObject) -> frozenset[str]:
-    """Return the JSON types that `schema` accepts. `root` is the document that contains it, in which `$ref` is resolved."""
+    """Return the JSON types that `schema` may accept. `root` is the document that contains it, in which `$ref` is resolved.
+
+    Only `type`, `enum`, `const`, `anyOf`, `oneOf`, `allOf` and `$ref` are examined: a type that `not` excludes, for example, is included.
+    """
     return _types(schema, root, {}, 0)
 
 
 def _types(schema: JsonValue, root: JsonObject, known: dict[int, frozenset[str]], depth: int) -> frozenset[str]:
-    """Return the JSON types that `schema` accepts.
+    """Return the JSON types that `schema` may accept, as `types_of` does.
 
     `known` caches the types by `id` of the schema's part, so that a part to which many references point is read once.
     """
@@ -78,7 +81,10 @@ def element_types(schema: JsonValue, root: JsonObject) -> frozenset[str]:
 
 
 def _item_schemas(schema: JsonValue, root: JsonObject) -> Iterator[JsonValue]:
-    """Yield the schemas for the elements of a list: `items` of `schema`, and of its subschemas for the same list (`allOf`, `$ref`, …)."""
+    """Yield the schemas for the elements of a list: `items` of `schema`, and of its subschemas for the same list (`allOf`, `$ref`, …).
+
+    Where elements at different positions have different schemas (`prefixItems`), yield `True`: any value.
+    """
     waiting, seen = [schema], set[int]()
     while waiting:
         node = as_object(waiting.pop())

@@ -98,7 +98,7 @@ def judge_scope(scopes: Sequence[str] | None, kind: ScopeKind, source: str, name
 
 
 def covers_source(scopes: Sequence[str] | None, source: str) -> bool:
-    """Return whether a caller with these scopes (`None` grants everything) may use at least one tool, resource or prompt of a source."""
+    """Return whether one of the scopes (`None` grants everything) is for this source, so that the caller may use something of it."""
     return scopes is None or any(scope != ADMIN_SCOPE and fnmatchcase(source, _parts(scope)[1]) for scope in scopes)
 
 

@@ -1,7 +1,7 @@
 """Applies an operator's overrides (`policies.<source>.overrides`), which change a tool's published name, texts and arguments.
 
-The functions are pure. `policy.argument_policy` uses them to override arguments, `catalog` to override names, and `gate.tools` to override
-texts. Schemas come from remote servers, so every walk over a schema is bounded.
+The functions are pure. `policy.argument_policy` uses them to override arguments, `catalog` to override names, and `gate.published` to
+override texts. Schemas come from remote servers, so every walk over a schema is bounded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ FRAMEWORK_NAMES = frozenset({
 })  # fmt: skip
 """Names that agent frameworks use for their own parameters.
 
-An argument with one of these names is sent to a remote server only if `additionalArguments` of the policy lists it.
+A caller may pass an argument with one of these names to a remote server only if `additionalArguments` of the policy lists it. The fixed or
+default value of an override is sent in any case.
 """
 
 NO_NAMES: frozenset[str] = frozenset()
@@ -52,7 +53,7 @@ class ArgumentPlan:
     accepted: frozenset[str]
     """Names of the arguments that a caller may pass."""
     withheld: Mapping[str, str]
-    """Arguments that the tool declares but a caller may not pass → id of the rule that forbids each."""
+    """Arguments that the tool declares or `additionalArguments` lists, but a caller may not pass → id of the rule that forbids each."""
     filling: Filling | None = None
     """Values to add to the arguments of every call; `None` if no values are added."""
 
@@ -62,9 +63,10 @@ def plan_arguments(
 ) -> ArgumentPlan:
     """Decide for each argument of a tool whether a caller may pass it, and which values the gateway adds.
 
-    `tool_name` is the tool's name at its source. `declared` are the arguments in the tool's schema, and `extra` are undeclared names that
-    the policy accepts. A caller may pass all of them, with two exceptions. Names in `denied`, which agent frameworks use for their own
-    parameters, are accepted only if they are in `extra`. Arguments that the override hides or sets to a fixed value are not accepted.
+    `tool_name` is the tool's name at its source. `declared` are the arguments in the tool's schema, and `extra` the names in
+    `additionalArguments` of the policy. A caller may pass all of them, with two exceptions. Names in `denied`, which agent frameworks use
+    for their own parameters, are accepted only if they are in `extra`. Arguments that the override hides or sets to a fixed value are not
+    accepted.
 
     The gateway adds the override's fixed and default values, but only for arguments in `declared` or `extra`.
     """
@@ -201,10 +203,10 @@ def shown_texts(
 def public_names(natives: Iterable[str], overrides: Mapping[str, ToolOverride]) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
     """Return the published names of a source's tools, and the tools that cannot be published because their new name is in use.
 
-    `natives` are the tools' names at the source. The first result maps each of them to the published name, without the source's prefix. The
-    second result maps each tool that cannot be published to a pair: its new name in the override, and the tool that already uses this name
-    (its name at the source). If two tools want one name, the tool that has the name at the source gets it. If two overrides give the same
-    name, the first tool in `natives` gets it.
+    `natives` are the tools' names at the source. The first result maps each tool that can be published to its published name, without the
+    source's prefix. The second result maps each other tool to a pair: its new name in the override, and the tool that already uses this
+    name (its name at the source). A tool without a new name keeps its name. If two overrides give the same name, the first tool in
+    `natives` gets it.
     """
     listed = list(natives)
     renamed = {name: new for name in listed if (o := overrides.get(name)) is not None and (new := o.name) is not None and new != name}

@@ -1,7 +1,8 @@
 """Chooses which queued background tasks to start. The pure function `choose_next` is called inside a database transaction.
 
 A task occupies a slot of its caller, a slot of its source (such as a server) and a slot of its tool. It starts when each of the three has a
-free slot. The next task comes from the caller with the fewest running tasks, so that one caller's long queue does not block other callers.
+free slot and has not reached its limit of tasks started per minute. Among the callers with a task that can start, the caller with the
+fewest running tasks is next, so that one caller's long queue does not block other callers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Interprets the field `allowed-tools` of skills, with which a skill reduces the tools of an agent that follows the skill.
 
-The field never adds tools. It has an effect only for agents that set `narrow-to-skills`. The functions are pure. Used by `agents`.
+The field never adds tools. It has an effect only for agents that set `narrow-to-skills`, and for `SkillsProvider` with `narrow_to_skills`.
+The functions are pure. Used by `agents` and `skills`.
 """
 
 from __future__ import annotations

@@ -131,7 +131,9 @@ class SchemaCost:
     """How much work one check of a value against a schema can cost, estimated from the schema alone."""
 
     cost: int = 0
-    """Number of JSON values in the schema with every local reference expanded. A recursion counts once, because the validator caches it."""
+    """Number of JSON values in the schema with every local reference expanded; 0 if there is a `problem`.
+
+    A recursion counts once, because the validator caches it."""
     patterns: int = 0
     """Number of regular expressions in the schema."""
     problem: str | None = None

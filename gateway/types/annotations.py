@@ -14,9 +14,9 @@ The names are `input_token_count`, `output_token_count`, `total_token_count`, an
 
 
 def add_usage(first: UsageDetails | None, second: UsageDetails | None) -> UsageDetails | None:
-    """Return the sum of the token counts of two responses, name by name; `None` if both are `None`.
+    """Return the sum of the token counts of two responses, name by name.
 
-    Counts that are not integers, which some providers send, are dropped.
+    If one is `None`, the other is returned unchanged. A name is left out if one of its counts is not an integer, as some providers send.
     """
     if first is None or second is None:
         return first or second

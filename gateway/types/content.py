@@ -28,7 +28,8 @@ class CommonFields(TypedDict, total=False):
 class _TextItems:
     """Descriptor that computes the default of `Content.items` for a `function_result`: a text content with the text or JSON of `result`.
 
-    Items that were set on the instance take precedence, because they are in its `__dict__`.
+    Without a `result`, and for other types, the default is `None`. Items that were set on the instance take precedence, because they are in
+    its `__dict__`.
     """
 
     def __get__(self, instance: Content | None, owner: type[Content]) -> list[Content] | None:
@@ -57,10 +58,10 @@ class Content:
     arguments: Arguments = None
     """For tool calls: the arguments, as JSON text as the model wrote it, or as a decoded object."""
     exception: str | None = None
-    """For contents of type `function_result`: text of the error, for callers and logs. The model gets `result` instead."""
+    """For tool calls and tool results that failed: text of the error, for callers and logs. The model gets `result` of the tool result."""
     result: JsonValue = None
     items: Sequence[Content] | None = cast("Sequence[Content] | None", _TextItems())
-    """For contents of type `function_result`: parts of the result, such as texts and images; by default one text with `result`."""
+    """Parts of a tool or search result, such as texts and images; by default one text with `result` for the type `function_result`."""
     file_id: str | None = None
     vector_store_id: str | None = None
     inputs: Sequence[Content] | None = None
@@ -81,7 +82,7 @@ class Content:
     function_call: Content | None = None
     """For approval requests and approval responses: the tool call that a person approves."""
     user_input_request: bool | None = None
-    """Whether this content is a request that a person must answer before the run can continue."""
+    """Whether the run can continue only after an answer: a person's to a request, or the caller's to a call of the caller's own tool."""
     approved: bool | None = None
     consent_link: str | None = None
     annotations: Sequence[Annotation] | None = None
@@ -395,7 +396,8 @@ class Content:
         """Return a new content that joins two parts of one text or of one tool call, or adds two token counts.
 
         Raises:
-            AdditionItemMismatch: The parts have different types or ids, or contents of this type cannot be joined.
+            AdditionItemMismatch: The parts have different types or ids, contents of this type cannot be joined, or the arguments of one
+                part are text and those of the other an object.
         """
         if not isinstance(cast("object", other), Content):
             return NotImplemented
@@ -421,7 +423,7 @@ class Content:
     def to_dict(self, *, exclude_none: bool = True, exclude: set[str] | None = None) -> JsonObject:
         """Return the content as JSON-compatible data: `type` and all attributes that are set, except those in `exclude`.
 
-        `raw_representation` is never included. With `exclude_none=False`, attributes that were assigned `None` are included.
+        `raw_representation` of the content is never included. With `exclude_none=False`, attributes that were assigned `None` are included.
         """
         data: JsonObject = {"type": self.type}
         for key, value in _values(self).items():

@@ -45,8 +45,8 @@ def prepend_instructions_to_messages(
 def merge_chat_options(base: JsonMapping | None, override: JsonMapping | None) -> JsonObject:
     """Merge two sets of options of model calls, and return new options. Values in `override` replace values in `base`.
 
-    A value `None` in `override` does not replace a value. Instructions are joined with a line break, tools are appended without duplicates,
-    and `logit_bias`, `metadata` and `additional_properties` are merged by key.
+    A value `None`, or an empty `tool_choice`, in `override` does not replace a value. Instructions are joined with a line break, tools are
+    appended without duplicates, and `logit_bias`, `metadata` and `additional_properties` are merged by key.
     """
     merged: JsonObject = {key: _own(value) for key, value in (base or {}).items()}
     for key, value in (override or {}).items():
@@ -91,7 +91,8 @@ def detect_media_type_from_base64(
     The data is given as bytes, as base64 text, or as a base64 data URI, whose declared type is ignored.
 
     Raises:
-        ValueError: Not exactly one argument is given, or the argument is not valid base64 or not a base64 data URI.
+        ValueError: Not exactly one argument is given, the argument is not a base64 data URI, or its base64 is incomplete (other
+            characters than those of base64 are ignored).
     """
     if sum(given is not None for given in (data_bytes, data_str, data_uri)) != 1:
         raise ValueError("Give exactly one of data_bytes, data_str and data_uri.")

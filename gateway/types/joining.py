@@ -28,7 +28,8 @@ class _HasRaw(Protocol):
 def append_content(contents: list[Content], content: Content) -> None:
     """Add a streamed content to the list: join it to the last content if both are parts of one text or one tool call, otherwise append it.
 
-    A tool call with `user_input_request`, which the program must answer itself, replaces earlier parts with the same call id.
+    A tool call with `user_input_request` is a call of the caller's own tool, which the caller answers. It replaces earlier contents for the
+    same call id.
     """
     before = contents[-1] if contents else None
     if content.type == "function_call" and content.user_input_request:

@@ -127,7 +127,7 @@ def own_copies(messages: Sequence[Message]) -> list[Message]:
     """Return a list in which messages with tool calls or approvals are replaced by copies. Other messages are the same objects.
 
     The function loop, which runs the tools that a model calls, changes messages that contain tool calls or approvals. The copies protect
-    the originals.
+    the originals. A copy has its own list of the same contents, and no `raw_representation`.
     """
     return [
         Message(m.role, list(m.contents), author_name=m.author_name, message_id=m.message_id, additional_properties=m.additional_properties)

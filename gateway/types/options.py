@@ -44,9 +44,9 @@ class ChatOptions(TypedDict, total=False):
     tool_choice: ToolMode | Literal["auto", "required", "none"] | None
     allow_multiple_tool_calls: bool
     response_format: type[BaseModel] | JsonObject | None
-    """Required format of the answer: a pydantic model, or a JSON Schema, which is sent unchanged."""
+    """Required format of the answer: a pydantic model, a JSON Schema (sent unchanged), or an object as the provider's API defines it."""
     instructions: str
-    """Text that is sent as a system message before the other messages."""
+    """Instructions for the model, sent as a system message before the other messages, or in the provider's own field for instructions."""
     metadata: JsonObject
     user: str
     store: bool

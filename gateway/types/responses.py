@@ -62,7 +62,7 @@ class _Update:
     """Id of the message to which this update belongs. All updates of a message of an agent have the same id."""
     response_id: str | None = None
     finish_reason: str | None = None
-    """Reason for which the model stopped, such as `stop` or `length`. Set only on the last update of a response."""
+    """Reason for which the model stopped, such as `stop` or `length`. One of the last updates of a response has it."""
     created_at: Timestamp | None = None
     continuation_token: ContinuationToken | None = None
     additional_properties: JsonObject | None = None
@@ -189,7 +189,7 @@ class AgentResponseUpdate(_Update):
 
     @property
     def user_input_requests(self) -> list[Content]:
-        """Contents of this update that are requests which a person must answer, such as approval requests."""
+        """Contents that need an answer before the run continues: requests for approval or consent, and calls of the caller's own tools."""
         return [c for c in self.contents if c.user_input_request]
 
 
@@ -249,12 +249,14 @@ class _Response(Generic[UpdateT]):
 
     @property
     def response_format(self) -> ResponseFormat | None:
-        """The requested format of the answer: a pydantic model, a JSON Schema or another type; `None` for free text."""
+        """The requested format of the answer: a pydantic model, a JSON Schema, or a `TypedFormat` for other types; `None` for free text."""
         return self._format
 
     @property
     def value(self) -> JsonValue:
-        """The text of the answer, parsed as the requested format; `None` if no format was requested. It is parsed at the first access.
+        """The structured value: the constructor's `value`, or the assistant's final text, parsed at the first access.
+
+        The text is parsed as `response_format`. `None` without a `value`, if no format was requested or the assistant wrote no text.
 
         Raises:
             ValueError: The answer does not match the requested format. For a pydantic model this is a `ValidationError`.
@@ -321,9 +323,10 @@ class _Response(Generic[UpdateT]):
         return cls.from_updates([update async for update in updates], output_format_type=output_format_type)
 
     def to_updates(self) -> list[UpdateT]:
-        """Split the response into updates, one per message. `from_updates` joins them to an equal response.
+        """Split the response into updates, one per message, which `from_updates` can join again.
 
-        The last update has the attributes of the complete response, such as `finish_reason` and the token counts.
+        The last update has the attributes of the complete response, such as `finish_reason` and the token counts. The joined response lacks
+        the structured value. A message without an id has the id `message-NUMBER` there, and adjacent texts of a message are one text.
         """
         given = {"response_id": self.response_id}
         made: list[UpdateT] = [
@@ -410,7 +413,7 @@ class ChatResponse(_NamesValueType, _Response[ChatResponseUpdate]):
         return "\n".join(message.text for message in self.messages).strip()
 
     def to_updates(self) -> list[ChatResponseUpdate]:
-        """Split the response into updates, one per message, each with the model's name. `from_updates` joins them to an equal response."""
+        """Split the response into updates, one per message, each with the model's name. `from_updates` can join them again."""
         made = super().to_updates()
         for update in made:
             update.model = self.model

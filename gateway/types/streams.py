@@ -27,8 +27,8 @@ CLEANUP_SECONDS = 5.0
 class ResponseStream(Generic[UpdateT, FinalT]):
     """A response that arrives in parts. Iterate over it to read the parts, or await `get_final_response` for the complete response.
 
-    The request is sent when the stream is first read. A stream can be read only once; call `aclose` to stop early. Hooks are functions,
-    sync or async, that run in the order in which they were added. A hook that returns `None` does not replace its argument.
+    The request is sent when the stream is first read or awaited. A stream can be read only once; call `aclose` to stop early. Hooks are
+    functions, sync or async, that run in the order in which they were added. A hook that returns `None` does not replace its argument.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ResponseStream(Generic[UpdateT, FinalT]):
 
     @classmethod
     def from_awaitable(cls, awaitable: Awaitable[ResponseStream[UpdateT, FinalT]]) -> ResponseStream[UpdateT, FinalT]:
-        """Return a stream for an awaitable whose result is a stream. The awaitable is awaited when the returned stream is first read."""
+        """Return a stream for an awaitable whose result is a stream. The first read or `await` of the returned stream awaits it."""
         return cls(awaitable)
 
     def map(
@@ -85,7 +85,7 @@ class ResponseStream(Generic[UpdateT, FinalT]):
     def with_transform_hook(self, hook: Callable[[UpdateT], Any]) -> ResponseStream[UpdateT, FinalT]:
         """Add a hook that gets each part and may return another part for the reader. Returns this stream.
 
-        The finalizer, which makes the complete response, gets the unchanged parts.
+        The finalizer, which makes the complete response, gets the unchanged parts, unless `with_context_hooks` is called afterwards.
         """
         self._transform_hooks.append(hook)
         return self
@@ -97,14 +97,14 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         return self
 
     def with_cleanup_hook(self, hook: Callable[[], Any]) -> ResponseStream[UpdateT, FinalT]:
-        """Add a hook that runs once: at the end of the stream, after an error, or when the stream is closed early. Returns this stream."""
+        """Add a hook that runs once, when the source of the parts ends or fails, or the stream is closed early. Returns this stream."""
         self._cleanup_hooks.append(hook)
         return self
 
     def with_pull_context_manager(
         self, cm_factory: Callable[[], contextlib.AbstractContextManager[Any]]
     ) -> ResponseStream[UpdateT, FinalT]:
-        """Set a function that returns a context manager, such as an active trace span, to enter around the wait for each part.
+        """Add a function that returns a context manager, such as an active trace span, to enter around the wait for each part.
 
         Returns this stream.
         """
@@ -135,7 +135,7 @@ class ResponseStream(Generic[UpdateT, FinalT]):
 
     @property
     def updates(self) -> Sequence[UpdateT]:
-        """The parts of the response that have arrived so far, unchanged by transform hooks."""
+        """The parts that have arrived so far, as the finalizer gets them (`with_transform_hook` says whether hooks changed them)."""
         return self._seen
 
     def __await__(self) -> Generator[Any, None, ResponseStream[UpdateT, FinalT]]:
@@ -195,9 +195,9 @@ class ResponseStream(Generic[UpdateT, FinalT]):
             return await anext(await self._iterate())
 
     async def get_final_response(self) -> FinalT:
-        """Read the remaining parts and return the complete response.
+        """Read the remaining parts and return the complete response. After `aclose`, it contains only the parts that were read before.
 
-        If reading a part fails, this method raises the exception of that part, also in later calls.
+        If the source of the parts fails, this method raises the exception of the source, also in later calls.
         """
         if self._error is not None:
             raise self._error

@@ -77,7 +77,7 @@ ResponseFormat = Union["type[BaseModel]", JsonMapping, TypedFormat]
 def response_format(wanted: object) -> ResponseFormat | None:
     """Convert the answer format that a caller requests to a `ResponseFormat`.
 
-    A pydantic model, a JSON Schema and `None` are returned unchanged; any other type is wrapped in a `TypedFormat`.
+    A pydantic model, a JSON Schema, a `TypedFormat` and `None` are returned unchanged; any other type is wrapped in a `TypedFormat`.
     """
     if wanted is None or isinstance(wanted, Mapping | TypedFormat) or hasattr(wanted, "model_validate_json"):
         return cast("ResponseFormat | None", wanted)
