@@ -246,7 +246,7 @@ def _validated(root: JsonObject, mistakes: Sequence[ConfigError], disabled: Sequ
 
 
 def _with_storage_url(root: JsonObject, expander: Expander) -> JsonObject:
-    """Return the decoded configuration with the references in `storage.url` expanded, the only setting outside servers with a password."""
+    """Return the decoded configuration with the references in `storage.url` expanded, because this URL may contain a password."""
     storage = members_of(root.get("storage"))
     if not isinstance(url := storage.get("url"), str):
         return root

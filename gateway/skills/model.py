@@ -174,7 +174,8 @@ class Skill:
     """A skill: instructions for models with their files and scripts, and the id and URIs under which the gateway serves them."""
 
     id: str
-    """Id of the skill, unique in the index: its name, or `<prefix>/<name>` if another skill has that name."""
+    """Id of the skill, unique in the index: its name, or `<prefix>/<name>` if another skill has that name; for a remote server's skill,
+    the URI of its folder without `skill://`."""
     key: Key
     origin: str
     """Origin of the skill, as shown to clients: the name of the folder searched for skills and the path below it, the name of a remote
@@ -186,7 +187,8 @@ class Skill:
     files: Mapping[str, SkillFile]
     diagnostics: tuple[Diagnostic, ...] = ()
     entry: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
-    """Entry for `skills/list`, `{uri, frontmatter, resources}` (SEP-2640); empty for a skill that is not listed."""
+    """Entry for `skills/list`, `{uri, frontmatter, resources}` (SEP-2640). For a skill that is not listed, empty or, if it is remote,
+    without `uri` and `frontmatter`."""
     functions: tuple[SkillMember, ...] = ()
     """Scripts of the skill that are Python functions and run in this process; empty for a skill in a folder or on a remote server."""
     in_code: bool = False
@@ -202,7 +204,7 @@ class Skill:
 
     @property
     def is_listed(self) -> bool:
-        """Whether the skill has URIs, so that `skills/list` and `resources/list` include it."""
+        """Whether the skill has URIs. `skills/list` and `resources/list` then include it, unless it is remote and has no valid entry."""
         return bool(self.root_uri)
 
     @property

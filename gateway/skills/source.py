@@ -59,7 +59,8 @@ class SkillRules:
 class SkillSource:
     """Serves the skills in folders and in Python objects to MCP clients.
 
-    Entering the context reads the skills and starts to watch the folders; leaving it writes the cache file of the skill index.
+    The tools and prompts also serve skills of remote servers, if a backend that provides them was added to `library`. Entering
+    the context reads the skills and starts to watch the folders; leaving it writes the cache file of the skill index.
     """
 
     def __init__(
