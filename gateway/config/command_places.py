@@ -76,7 +76,8 @@ def places_of_command(command: Sequence[str], env: Mapping[str, str], folder: Pa
 def _executed(path: Path, folder: Path, *, any_file: bool) -> Iterator[tuple[Path, bool]]:
     """Yield `(path, is_inner)` if a command that contains `path` executes this path.
 
-    Commands execute the folders of programs, code files, executable files and, with `any_file`, any existing file.
+    Commands execute the folders of programs, code files and executable files. With `any_file`, they also execute any other existing file
+    and, if `path` does not exist, the files whose names are `path` and a suffix of code files.
 
     `is_inner` is true if everything below `path` is executed too. It is false for a folder that is or contains the command's working
     directory `folder`.
@@ -121,7 +122,7 @@ def _pairs(command: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield `(previous word, word)` for each word of a command.
 
     The words are the arguments, and the parts of each argument. Each argument is split in three ways: at its first `=`, as a shell splits
-    it, and at separators.
+    it, and at separators. A word such as `-Ifolder` is also yielded without its option `-I`.
     """
     for words in (command, *(pieces for argument in command for pieces in _pieces(argument))):
         for before, word in pairwise(("", *words)):

@@ -55,7 +55,8 @@ class DocumentError(ConfigError):
     """Error: the file of an agent, skill or workflow, or its YAML, cannot be read.
 
     `code` is a stable name of the problem: `yaml-syntax`, `yaml-alias`, `yaml-tag`, `yaml-duplicate-key`, `yaml-depth`, `too-large`,
-    `no-frontmatter`, `unclosed-frontmatter` or `hard-link`. `line` is 1-based, or 0 if unknown. `reason` is the message without the line.
+    `no-frontmatter`, `unclosed-frontmatter`, `frontmatter-not-mapping` or `hard-link`. `line` is 1-based, or 0 if unknown. `reason` is the
+    message without the line.
     """
 
     def __init__(self, reason: str, *, code: str, line: int = 0, path: str = "") -> None:

@@ -40,7 +40,10 @@ class RunEntry:
     place: str
     """Place of the entry: its JSON path in the configuration, or the path of an agent's or workflow's file."""
     digest: str
-    """SHA-256, in hex, of everything that decides what is executed. If it changes, a person must accept the entry again."""
+    """SHA-256, in hex, of the parts of the entry that decide what is executed, and of the files that `${file:…}` in its `env` reads.
+
+    If it changes, a person must accept the entry again.
+    """
     shown: str
     """Text that describes the command, module or script to a person. Literal secrets are masked."""
 

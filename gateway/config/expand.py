@@ -1,7 +1,7 @@
 """Expands `${…}` references in server entries of the configuration, in the secrets of `auth`, and in `storage.url`.
 
 `${VAR}`, `${VAR:-default}` and `${env:VAR}` work in all keys in `FIELDS`; `${file:PATH}`, `${keyring:SERVICE/USER}` and `${cmd:NAME}` in
-keys for secrets. `$VAR` without braces stays as it is, references do not nest, and an unset variable is an error, never the empty string.
+keys for secrets. `$VAR` without braces stays as it is, references do not nest, and an unset variable without a default is an error.
 `references` fetches the values. Used by `load`, `read_entries` and `outbound`.
 """
 
@@ -46,7 +46,7 @@ Shorter keys are often ordinary words, such as `ollama` for a model server that 
 
 
 def own_keys(environ: Mapping[str, str]) -> list[str]:
-    """Return the API keys that the gateway itself reads from the environment variables `environ`. They are masked in all output."""
+    """Return the API keys in `environ` that the gateway itself uses, to be masked in all output. Keys under 16 characters are left out."""
     return [value for name in _OWN_KEYS if len(value := environ.get(name, "")) >= MIN_OWN_KEY_CHARS]
 
 
@@ -58,7 +58,7 @@ class Expander:
     """Environment variables whose values replace references such as `${VAR}`."""
     references: References
     secrets: set[str] = field(default_factory=lambda: cast("set[str]", set()))
-    """Secret values to mask in all output. Each reference to a secret adds the value that it expands to."""
+    """Secret values to mask in all output. Each reference to a secret adds its value, if it has `MIN_SECRET_CHARS` characters or more."""
 
     def fetching(self) -> Expander:
         """Return a copy of this expander that fetches secrets from programs and the keyring, even if this expander does not.

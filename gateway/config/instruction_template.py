@@ -9,7 +9,7 @@ def fill_template(template: str, skills: str, *, resource_instructions: str = ""
     The text tells a model which skills exist. In the template, a literal brace is written twice.
 
     Raises:
-        ValueError: The template lacks `{skills}`, or has other placeholders.
+        ValueError: The template lacks `{skills}`, or has another placeholder or a single brace.
     """
     probe = "\x00skills\x00"
     try:

@@ -22,7 +22,10 @@ _SCALAR = re.compile(r"[^\s,\]}]+")
 _NOT_NEWLINE = re.compile(r"[^\r\n]")
 
 MAX_LINE = 100
-"""Maximum number of characters of a line that an edit writes; a longer entry is written on several lines."""
+"""Maximum number of characters of a line that an edit writes; a longer entry is written on several lines.
+
+An entry that is added to an object on a single line stays on this line, whatever its length.
+"""
 
 
 class EntryExists(ConfigError):

@@ -1,7 +1,8 @@
 """Loads `gateway.json`: finds and reads the file, expands `${…}` references, validates the result, and reports mistakes.
 
-A mistake inside a server entry disables that server; any other mistake is a `ConfigError`. Loading does not start or connect to servers.
-Used by the CLI and by programs that embed a gateway.
+A mistake inside a server entry, or inside `auth` of its policy, disables that server; any other mistake is a `ConfigError`. What may be a
+mistake, such as a missing folder, becomes a note in `LoadedConfig.problems`. Loading does not start or connect to servers. Used by the CLI
+and by programs that embed a gateway.
 """
 
 from __future__ import annotations
@@ -58,11 +59,12 @@ class LoadedConfig:
     secrets: frozenset[str]
     """Secret values of the configuration and its environment, to be masked in all output."""
     is_complete: bool = True
-    """False if the configuration was loaded without fetching secrets from programs and the keyring, so that servers cannot be reached."""
+    """False if secrets were not fetched from programs and the keyring, so that servers that need such secrets cannot be reached."""
     runs: tuple[RunEntry, ...] = ()
-    """Entries of the configuration that make the gateway execute a command or Python module, including entries of disabled servers.
+    """Entries of the configuration that make the gateway execute a command, Python module or script.
 
-    A person must accept new and changed entries before they run.
+    They include servers that wait to be accepted, but not servers that are switched off. A person must accept new and changed entries
+    before they run.
     """
     idle: frozenset[str] = frozenset()
     """Names of servers of the bundled configuration that were left out, because they need environment variables that are not set."""
@@ -85,13 +87,13 @@ class LoadedConfig:
 def load_config(
     path: str | Path | None, environ: Mapping[str, str], *, fetches: bool = True, admission: Admission | None = None
 ) -> LoadedConfig:
-    """Load the configuration file `path` or, if it is `None`, the first file that `paths.find_config` finds.
+    """Load the configuration file `path` or, if it is `None`, the first file that `paths.find_config` finds; without a file, the defaults.
 
     With `fetches` false, no program runs and no keyring is read for the secrets of servers; `storage.url` is always expanded.
     `admission` decides which programs may run. `environ` are the environment variables to which references refer.
 
     Raises:
-        ConfigError: The file cannot be used. Each line of the message begins with a place in the file.
+        ConfigError: The file cannot be used. Each line of the message names the file and, if it is known, the place in it.
     """
     found = find_config(path, environ)
     if found is None:
@@ -143,10 +145,11 @@ def load_text(
 def read_runs(text: str, path: Path) -> tuple[tuple[RunEntry, ...], str | None]:
     """Return the entries of a configuration that make the gateway execute a command or module, and the absolute path of its `storage.dir`.
 
-    `text` is the content of the file `path`. Nothing is executed, and references are not expanded.
+    The path is `None` if `storage.dir` is not set. `text` is the content of the file `path`. Nothing is executed, and references are not
+    expanded.
 
     Raises:
-        ConfigError: The text is not JSON, or has unknown keys.
+        ConfigError: The text is not a JSON object, has unknown top-level keys, or has both `mcpServers` and `servers`.
     """
     mistakes: list[ConfigError] = []
     root = _own_root(_document(text, path), [], mistakes)
@@ -243,7 +246,7 @@ def _validated(root: JsonObject, mistakes: Sequence[ConfigError], disabled: Sequ
 
 
 def _with_storage_url(root: JsonObject, expander: Expander) -> JsonObject:
-    """Return the decoded configuration with the references in `storage.url` expanded. Only this setting contains a password."""
+    """Return the decoded configuration with the references in `storage.url` expanded, because this URL may contain a password."""
     storage = members_of(root.get("storage"))
     if not isinstance(url := storage.get("url"), str):
         return root

@@ -25,7 +25,8 @@ def read_auth(written: JsonObject, entry: ServerEntry, expander: Expander, *, pa
     `written` is the value of the key `auth`, `path` its JSON path, and `entry` the server's entry.
 
     Raises:
-        ConfigError: The settings contradict each other or the server's entry, so the server cannot be used.
+        ConfigError: The server cannot be used: the settings contradict its entry, the issuer is not an https URL, or a reference is in
+            another key than the client secret or cannot be expanded.
     """
     if isinstance(entry, StdioServer):
         raise ConfigError("OAuth is for servers with a `url`; give a program its credentials in `env`.", path=path)

@@ -107,7 +107,7 @@ class SamplingPolicy(Model):
     user to approve each request, then use `model` or, if no model is configured, the client's model.
     """
     model: str | None = None
-    """Model for the modes `answer` and `ask`, e.g. `openai:gpt-5-mini`. Left out: `defaults.model` or `OPENAI_MODEL`."""
+    """Model for the modes `answer` and `ask`, e.g. `openai:gpt-5-mini`. Left out: `OPENAI_MODEL`, else `defaults.model`."""
     max_tokens: int | None = Field(default=4096, ge=1)
     """Maximum number of tokens in the response to one sampling request. `null`: unlimited."""
     max_requests: int | None = Field(default=25, ge=0)
@@ -224,7 +224,7 @@ class SourcePolicy(Model):
     """
 
     prefix: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{0,40}$")
-    """First part of the names that clients see (`<prefix>__<tool>`). Left out: the source's name; `""`: names are not changed."""
+    """First part of the names that clients see (`<prefix>__<tool>`). Left out: the source's name, for `skill` none; `""`: no prefix."""
     tools: ToolFilter = Field(default_factory=ToolFilter)
     """Which tools of the source are served."""
     skills: SkillFilter = Field(default_factory=SkillFilter)

@@ -112,7 +112,7 @@ def _joined(mistakes: Sequence[ConfigError], path: str) -> ConfigError:
 def started_part(raw: JsonValue) -> JsonObject | None:
     """Return the part of a server entry that decides which program it starts: `command`, `args`, `env` and `cwd`, as written.
 
-    `None` if the entry starts no program.
+    `None` if the entry starts no program, because it is switched off, invalid, or for a server with a URL.
     """
     if not isinstance(raw, dict):
         return None
@@ -136,7 +136,13 @@ def _looks_like(raw: JsonValue) -> Transport:
 
 
 def _take_host_keys(name: str, raw: JsonObject, path: str, result: EntryResult) -> JsonObject:
-    """Return a server entry with Moongate's keys only. Keys of other MCP hosts become notes or tool filters in `result`."""
+    """Return a server entry without keys of other MCP hosts. These are renamed to Moongate's keys, or become notes or filters in `result`.
+
+    Unknown keys stay in the entry.
+
+    Raises:
+        ConfigError: A key of another host has a wrong value, or is written beside Moongate's key with the same meaning.
+    """
     entry: JsonObject = {}
     ignored: list[str] = []
     for key, value in raw.items():

@@ -73,7 +73,7 @@ class References:
         `path` is the JSON path of the reference, for errors. If `fetches` is false, the reference itself is returned.
 
         Raises:
-            ConfigError: The password or the keyring does not exist, or the extra `keyring` is not installed.
+            ConfigError: `name` is malformed, the keyring cannot be read or has no such password, or the extra `keyring` is not installed.
         """
         service, slash, user = name.rpartition("/")
         if not slash or not service or not user:
@@ -102,7 +102,8 @@ class References:
         `path` is the JSON path of the reference, for errors. If `fetches` is false, the reference itself is returned.
 
         Raises:
-            ConfigError: The program is not configured or failed; the message never contains its output.
+            ConfigError: The program is not configured, failed, exceeded its timeout, or printed nothing, too much or no text. The message
+                never contains its output.
             NotAccepted: A person must accept the program first.
         """
         if not self.fetches:
@@ -161,7 +162,7 @@ class References:
 def _read_output(process: subprocess.Popen[bytes], timeout_seconds: float) -> bytes | None:
     """Return the standard output of a program, cut after `MAX_SECRET_BYTES` + 1 bytes; `None` if the program exceeds the timeout.
 
-    The program is killed if it has not ended, so that it does not run any more when this function returns.
+    A program that has not ended is killed before this function returns (see `_kill`).
     """
     assert process.stdout is not None
     pipe = process.stdout

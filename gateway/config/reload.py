@@ -67,8 +67,9 @@ class Reloader:
 
         `read` loads the configuration and runs in a worker thread; `apply` applies the result. Both may raise `GatewayError`.
 
-        If `follows` is true, changes of the file that `watch` watches cause reloads; otherwise only SIGHUP and `read_again` do. Each call
-        of `apply` returns the new value of `follows`. Create `watch` before the running configuration is read, so that no change is missed.
+        If `follows` is true, changes of the file that `watch` watches cause reloads; otherwise only SIGHUP, `read_again` and `try_again`
+        do. Each call of `apply` returns the new value of `follows`. Create `watch` before the running configuration is read, so that no
+        change is missed; `None` watches no file.
         """
         self._read = read
         self._apply = apply
@@ -88,7 +89,10 @@ class Reloader:
             self._wanted.set()
 
     async def run(self) -> None:
-        """Reload the configuration after each change of its file, SIGHUP, and call of `read_again`. Runs until it is cancelled."""
+        """Reload the configuration after changes of its file (with `follows`), SIGHUP, and requests. Runs until it is cancelled.
+
+        All changes and requests during a reload cause one further reload.
+        """
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._follow_signals)
             if self._watch is not None:

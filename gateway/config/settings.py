@@ -51,7 +51,7 @@ def load_settings(
 
     Raises:
         FileNotFoundError: `env_file_path` was given and the file does not exist.
-        SettingNotFoundError: A required field has no value, or several fields of a tuple have a value.
+        SettingNotFoundError: A required field has no value, or no field or several fields of a tuple have a value.
         ValueError: A value does not have the field's type; the message names the field or variable.
     """
     file = read_env_file(env_file_path, env_file_encoding) if env_file_path is not None else {}
@@ -96,7 +96,7 @@ def _read(text: str, hint: object, variable: str) -> object:
 def _checked(value: object, hint: object, name: str) -> object:
     """Return a value that the program passed for the field `name` after checking its type. Raises `ValueError` for another type.
 
-    For a `SecretString` field, a string is converted.
+    For a `SecretString` field, a string is converted. A callable is accepted for any field, and any value for a type that is not a class.
     """
     kinds = _kinds(hint)
     classes = tuple(kind for kind in kinds if isinstance(kind, type))

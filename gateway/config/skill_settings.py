@@ -24,14 +24,14 @@ class ScriptGrant(Model):
     digest: str = Field(pattern=r"^sha256:[0-9a-f]{64}$")
     """Digest of the whole skill. After any change of the skill, the script may not run until it is granted again."""
     network: bool = False
-    """Allow the script network access, except to this machine."""
+    """Allow the script network access, but no TCP connections to this machine, except DNS."""
 
 
 class ScriptSettings(Model):
     """Settings for running scripts of skills. By default, no script runs; if enabled, granted scripts run in a sandbox."""
 
     enabled: bool = False
-    """Offer the tool `run_skill_script` if this machine has a sandbox (Linux)."""
+    """Run granted script files, with the tool `run_skill_script`, if this machine has a sandbox (Linux)."""
     allow: list[ScriptGrant] = Field(default_factory=list[ScriptGrant])
     """The scripts that may run."""
     approval: Literal["always", "never"] = "always"
@@ -39,7 +39,9 @@ class ScriptSettings(Model):
     environment: list[str] = Field(default_factory=list)
     """Names of the gateway's environment variables to pass to scripts, in addition to PATH, LANG, HOME and TMPDIR."""
     interpreters: dict[str, str] = Field(default_factory=dict)
-    """Paths of interpreters by name: `python`, `bash`, `sh`, `node`, `ruby`, `perl`, `php`, `Rscript`. Left out: found on PATH."""
+    """Paths of interpreters by name: `python`, `bash`, `sh`, `node`, `ruby`, `perl`, `php`, `Rscript`. Left out: for `python` the
+    gateway's own interpreter, for others found on PATH.
+    """
     read_paths: list[str] = Field(default_factory=list)
     """Files and folders that scripts may read in addition to their skill and the system's programs, as absolute paths other than `/`."""
     timeout_seconds: float = Field(default=30, gt=0)

@@ -11,19 +11,20 @@ from pathlib import Path
 import anyio
 
 POLL_SECONDS = 0.5
-"""Seconds between two checks of a watched file. A change is noticed within twice this time."""
+"""Seconds between two checks of a watched file. A change is noticed within twice this time, once the file stops changing."""
 
 DEFINITION_SUFFIXES = (".md", ".yaml", ".yml")
 """Suffixes of the files of agents and workflows."""
 
 Signature = tuple[int, int, int, int] | None
-"""State of a watched file, for comparison: modification time, size, inode and device; `None` if the file does not exist."""
+"""State of a watched file, for comparison: modification time, size, inode and device; `None` if the file cannot be examined."""
 
 
 def signature_of(path: Path) -> Signature:
-    """Return the state of a file (modification time, size, inode, device), which differs after every change of the file.
+    """Return the state of a file (modification time, size, inode, device), which differs after a change of the file.
 
-    Return `None` if the file cannot be examined. Blocks.
+    It can stay the same if two changes follow each other more closely than the file system's clock ticks, and the size stays the same.
+    Return `None` if the file cannot be examined, for example because it does not exist. Blocks.
     """
     try:
         found = path.stat()

@@ -28,8 +28,8 @@ async def apply_compaction(
 ) -> list[Message]:
     """Apply a compaction strategy to a conversation, and return the messages that the model sees.
 
-    Without a strategy, all messages are returned. A `tokenizer` counts the tokens of each message. If the strategy excludes everything,
-    the newest group of messages is kept, so that the model has input.
+    Without a strategy, all messages are returned. A `tokenizer` counts the tokens of each message. If the strategy excludes all messages
+    other than system messages, the newest group of messages is kept, so that the model has input.
     """
     if strategy is None and tokenizer is None:
         return messages
@@ -73,7 +73,7 @@ class RunCompaction:
 
 
 class CompactionProvider(ContextProvider):
-    """Context provider that compacts the loaded messages before a run of an agent, and the messages in the session's state after the run.
+    """Context provider that compacts the loaded history before a run of an agent, and the history in the session's state after the run.
 
     `before_strategy` is applied before the run, `after_strategy` after it. Add this provider after the history provider. Stored messages
     that a strategy excludes are only marked; a history provider with `skip_excluded` does not load them again.
@@ -96,9 +96,10 @@ class CompactionProvider(ContextProvider):
         self.history_source_id = history_source_id
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Apply `before_strategy` to the loaded messages in `context`, and remove the messages that the strategy excludes.
+        """Apply `before_strategy` to the messages in `context` that providers have added, and remove those that the strategy excludes.
 
-        A summary takes the place of the messages that it summarises.
+        These are the loaded history, and messages of other providers before this one. A summary takes the place of the messages that it
+        summarises.
         """
         messages = context.get_messages()
         if self.before_strategy is None or not messages:

@@ -49,10 +49,10 @@ class SummaryClient(Protocol):
 
 
 class TruncationStrategy:
-    """Compaction strategy: if there are more than `max_n` messages, excludes the oldest groups until at most `compact_to` are left.
+    """Compaction strategy: if there are more than `max_n` messages, excludes the oldest groups until at most `compact_to` messages stay.
 
     With a tokenizer, both limits count tokens instead of messages. The newest group and, by default, system messages always stay. A
-    warning is logged if they alone exceed `max_n`.
+    warning is logged if these alone exceed `max_n`.
     """
 
     def __init__(self, *, max_n: int, compact_to: int, tokenizer: TokenizerProtocol | None = None, preserve_system: bool = True) -> None:
@@ -66,7 +66,7 @@ class TruncationStrategy:
         self.preserve_system = preserve_system
 
     async def __call__(self, messages: list[Message]) -> bool:
-        """If the conversation has more than `max_n` messages, exclude its oldest groups of messages until at most `compact_to` are left.
+        """If there are more than `max_n` messages, exclude the oldest groups of messages until at most `compact_to` messages are left.
 
         With a tokenizer, both limits count tokens. The newest group always stays, and with `preserve_system` also system messages. Returns
         whether messages were excluded.
@@ -90,7 +90,10 @@ class TruncationStrategy:
 
 
 class SlidingWindowStrategy:
-    """Compaction strategy: excludes all groups of messages except the newest `keep_last_groups`. System messages are not counted."""
+    """Compaction strategy: excludes all groups of messages except the newest `keep_last_groups`.
+
+    System messages are not counted, and stay by default.
+    """
 
     def __init__(self, *, keep_last_groups: int, preserve_system: bool = True) -> None:
         if keep_last_groups <= 0:
@@ -118,13 +121,13 @@ class SelectiveToolCallCompactionStrategy:
 
 
 class ToolResultCompactionStrategy:
-    """Compaction strategy: replaces each tool call and its results by one line of text, except the newest `keep_last_tool_call_groups`."""
+    """Compaction strategy: replaces each tool call and its results by a short text, except the newest `keep_last_tool_call_groups`."""
 
     def __init__(self, *, keep_last_tool_call_groups: int = 1) -> None:
         self.keep_last_tool_call_groups = _not_negative(keep_last_tool_call_groups)
 
     async def __call__(self, messages: list[Message]) -> bool:
-        """Replace each older group of tool calls and results by a line such as `[Tool results: weather: sunny]`; cut long results.
+        """Replace each older group of tool calls and results by a text such as `[Tool results: weather: sunny]`; cut long results.
 
         Returns whether groups were replaced.
         """
@@ -138,13 +141,13 @@ class ToolResultCompactionStrategy:
 class SummarizationStrategy:
     """Compaction strategy: if there are more than `target_count + threshold` messages, lets a model summarise the oldest of them.
 
-    About `target_count` of the newest messages stay unchanged.
+    At least `target_count` of the newest messages stay unchanged. System messages are not counted, and stay.
     """
 
     def __init__(self, *, client: SummaryClient, target_count: int = 4, threshold: int | None = 2, prompt: str | None = None) -> None:
         """Store the settings. `client` calls the model that summarises; `prompt` replaces the default instructions for this model.
 
-        About `target_count` messages stay unchanged (system messages not counted), because a group of messages is never split.
+        At least `target_count` messages stay unchanged (system messages not counted); more, if a group of messages would be split.
         """
         if target_count <= 0:
             raise ValueError("target_count must be greater than 0.")
@@ -237,7 +240,7 @@ class TokenBudgetComposedStrategy:
 class ContextWindowCompactionStrategy:
     """Compaction strategy: keeps a conversation within a model's context window, by two steps.
 
-    First, if the conversation exceeds `tool_eviction_threshold`, old tool results are replaced by a line of text. Second, if it still
+    First, if the conversation exceeds `tool_eviction_threshold`, old tool results are replaced by short texts. Second, if it still
     exceeds `truncation_threshold`, the oldest groups of messages are excluded until it fits `tool_eviction_threshold`. Both thresholds are
     fractions of the input budget, which is the context window minus `max_output_tokens`.
     """

@@ -87,7 +87,7 @@ class FileHistoryProvider(HistoryProvider):
 
     @classmethod
     def session_of(cls, file_name: str) -> str | None:
-        """Return the session id for a file name, or `None` for the default session. For a very long id, return the digest of the id."""
+        """Return the session id for a file name; `None` for the default session. If a long id is not in the name, return its stem."""
         stem = file_name.removesuffix(cls.FILE_EXTENSION)
         return None if stem == cls.DEFAULT_SESSION_FILE_STEM else id_of_stem(stem, prefix=cls.SESSION_PREFIX)
 

@@ -136,7 +136,7 @@ class InMemoryHistoryProvider(HistoryProvider):
     async def save_messages(
         self, session_id: str | None, messages: Sequence[Message], *, state: JsonObject | None = None, **kwargs: JsonValue
     ) -> None:
-        """Append messages to those in `state`, this provider's part of the session's state."""
+        """Append messages to those in `state`, this provider's part of the session's state. Without `state`, do nothing."""
         if state is not None:
             state["messages"] = [*(state.get("messages") or []), *messages]
 

@@ -23,7 +23,8 @@ GroupKind = Literal["system", "user", "assistant_text", "tool_call"]
 GROUP_ANNOTATION_KEY = "_group"
 """Key in the `additional_properties` of a message. Its value is an object that describes the message's group.
 
-A group is the messages that compaction must exclude together. The constants that follow are keys of this object.
+A group is the messages that compaction must exclude together. The constants that follow are keys of this object, except
+`EXCLUDE_REASON_KEY`, which is a key in `additional_properties`.
 """
 GROUP_ID_KEY = "id"
 GROUP_KIND_KEY = "kind"

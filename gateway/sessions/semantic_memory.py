@@ -89,7 +89,7 @@ class SemanticMemoryProvider(ContextProvider):
         self._database: OpensDatabase = LazyDatabase(url) if url is None or isinstance(url, str | Path) else url
 
     async def remember(self, texts: Sequence[str], *, owner: str | None = None, fields: Mapping[str, object] | None = None) -> None:
-        """Store texts with their embeddings as memories of `owner` (default: the provider's owner).
+        """Store texts with their embeddings as memories of `owner` (default: the provider's owner, else `local`). Empty texts are left out.
 
         `recall` returns each text with `fields`. Raises `ModelError`, `StorageError`.
         """
@@ -103,7 +103,10 @@ class SemanticMemoryProvider(ContextProvider):
             await (await self._memories()).add(owner or self.owner or "local", self.collection, items)
 
     async def recall(self, text: str, *, owner: str | None = None) -> list[Memory]:
-        """Return the memories (stored texts) of `owner` most similar to `text`, best first. Raises `ModelError`, `StorageError`."""
+        """Return at most `top_k` memories (stored texts) of `owner`, the most similar to `text` first. Raises `ModelError`, `StorageError`.
+
+        Memories less similar than `min_similarity` are left out. The default of `owner` is that of `remember`.
+        """
         [embedded] = await self.embedding_client.get_embeddings([text[:MAX_TEXT_CHARS]])
         found = await self._memories()
         return await found.search(
@@ -135,7 +138,7 @@ class SemanticMemoryProvider(ContextProvider):
             context.extend_messages(self, [Message("user", [f"{CONTEXT_PROMPT}\n{found}"])])
 
     async def after_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Store the input of the run, and with `store_outputs` the response, as new memories.
+        """Store the user's messages of the run's input, and with `store_outputs` the response, as new memories. A failure is logged.
 
         In a gateway, policy judges this as a call of the agent's tool `memory_store`.
         """

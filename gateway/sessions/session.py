@@ -1,7 +1,7 @@
 """`AgentSession`: the state of one conversation with an agent. `SupportsAgentRun`: the interface of an agent.
 
-A session contains only data that JSON can represent; the agent contains the behaviour. A session can therefore be stored, and continued in
-another process.
+A session contains only data that can be converted to JSON; the agent contains the behaviour. A session can therefore be stored, and
+continued in another process.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ class AgentSession:
         return self._session_id
 
     def to_dict(self) -> JsonObject:
-        """Return the session as a JSON object (`type: session`). Messages and objects of registered types in `state` are converted too."""
+        """Return the session as a JSON object (`type: session`).
+
+        Messages and other objects in `state` that have `to_dict` or are pydantic models are converted too; all others must be JSON values.
+        """
         return {
             "type": "session",
             "session_id": self.session_id,

@@ -92,7 +92,7 @@ class SessionContext:
     def extend_messages(self, source: str | HasSourceId, messages: Message | Sequence[Message]) -> None:
         """Add copies of messages before the input of the run. `source` is the provider that adds them, or its id.
 
-        Each copy is marked with the id of the provider (`ATTRIBUTION_KEY`).
+        Each copy is marked with the id of the provider (`ATTRIBUTION_KEY`), unless the message has such a mark already.
         """
         attribution: JsonObject = {"source_id": source if isinstance(source, str) else source.source_id}
         if not isinstance(source, str):

@@ -69,7 +69,7 @@ class SkillBackend(ABC):
         """
 
     def locate(self, skill: Skill, path: str) -> tuple[str, str]:
-        """Return the id of the source that publishes a skill's file, and the file's URI at that source. The default source is the gateway.
+        """Return the id of the source that publishes a skill's file, and the file's URI there. By default, the source is the gateway.
 
         The scopes of an API key, which limit what the key may read, are checked against both values.
 

@@ -1,9 +1,9 @@
 """Safe access to skill folders on disk: finds skills below a root folder, lists their files, and reads the files.
 
 Authors of skills are not trusted. Listing therefore checks links and file types. Reading opens one path segment after the other below the
-root folder, follows no link, does not block on a FIFO, and stops at the listed size. A file with a second name (hard link) is refused
-(`config.documents`). Paths come from a listing, never from a client. `reader` and `objects` use this module. Its functions block; call them
-in a worker thread.
+root folder, follows no link, does not block on a FIFO, and fails if the file changes meanwhile. A file with a second name (hard link) is
+refused (`config.documents`). Paths come from a listing, never from a client. `reader` and `objects` use this module. Its functions block;
+call them in a worker thread.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_ENTRIES = 20_000
 """Maximum number of directory entries listed per skill; further entries are not served. The largest published skill has 1,104 files."""
 
 MAX_DEPTH = 16
-"""Maximum levels of folders in a skill; deeper folders are not served. The deepest published skill has 7 levels."""
+"""Maximum levels of folders in a skill, counting its own folder; deeper ones are not served. The deepest published skill has 7 levels."""
 
 MAX_SEARCH_DEPTH = 6
 """Levels of folders below a root folder that are searched for skills (Agent Skills client guide, scan bounds)."""
@@ -74,7 +74,7 @@ def is_junk(name: str) -> bool:
 
 
 def stamp_of(status: os.stat_result) -> Stamp:
-    """Return size, mtime, inode and ctime of a file. If all four values are the same later, the file's content has not changed."""
+    """Return size, mtime, inode and ctime of a file. A later change of the content changes them, except within two seconds of the last."""
     return (status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
 
 
@@ -85,11 +85,12 @@ Problems = list[tuple[str, Diagnostic]]
 def find_skills(
     root: str, roots: tuple[str, ...], problems: Problems, max_depth: int = MAX_SEARCH_DEPTH
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield each skill folder below `root` as `(root, segments)`, in path order. Folders inside a skill are not searched.
+    """Yield each skill folder at or below `root` as `(root, segments)`, in path order.
 
-    A skill folder has a `SKILL.md`. `roots` are the real paths of all configured folders. For a symbolic link to a skill folder, the link's
-    target is yielded, with the one of `roots` that contains the target. If no configured folder contains the target, the link is skipped
-    and added to `problems`.
+    A skill folder has a `SKILL.md`. Folders inside a skill, folders whose names begin with a dot, and those in `JUNK` are not searched,
+    nor are folders more than `max_depth` levels below `root`. `roots` are the real paths of all configured folders. For a symbolic link to
+    a skill folder, the link's target is yielded, with the one of `roots` that contains the target. If no configured folder contains the
+    target, the link is skipped and added to `problems`.
     """
     stack: list[tuple[str, ...]] = [()]
     looked = 0
@@ -226,7 +227,11 @@ class _Walk:
             self.problem("special-file", "error", f"{path!r} is not a regular file; remove it.")
 
     def link(self, full: str, path: str, parents: tuple[tuple[str, ...], ...]) -> None:
-        """Add the target of a symbolic link to the listing. A target outside this skill adds an error instead, which refuses the skill."""
+        """Add the target of a symbolic link to the listing, or an error, which refuses the skill.
+
+        A link is an error if it is absolute or the skill's `SKILL.md`, or if its target is missing, outside the skill, never served
+        (`JUNK`), a folder that contains the link, or neither a file nor a folder.
+        """
         if path == MANIFEST:
             self.problem("symlink-manifest", "error", f"{MANIFEST} is a link; put the file itself there.")
             return

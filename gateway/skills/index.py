@@ -53,7 +53,10 @@ class SkillIndex:
     for_models: tuple[Skill, ...] = ()
     """The skills that models may see, sorted by id. Skill tools, search results and lists of skills for models are made from these."""
     reports: tuple[SkillReport, ...] = ()
-    """One report per skill folder that was found: whether the skill is served or refused, and its diagnostics."""
+    """One report per skill folder that was found: whether the skill is served or refused, and its diagnostics.
+
+    A skill folder inside another skill has no report if its `SKILL.md` cannot be listed; it is then part of the other skill.
+    """
     trouble: tuple[SkillReport, ...] = ()
     """One report per root folder (a folder searched for skills) that cannot be used, or that was not searched completely."""
     by_key: Mapping[Key, Skill] = field(default_factory=lambda: cast("dict[Key, Skill]", {}))
@@ -64,7 +67,7 @@ class SkillIndex:
     URIs (`listed`)."""
     search: SearchIndex = field(default_factory=lambda: SearchIndex([]))
     by_name: Mapping[str, tuple[Skill, ...]] = field(default_factory=lambda: cast("dict[str, tuple[Skill, ...]]", {}))
-    """Case-folded name or id of a skill → the skills that models may see (`for_models`) with this name or id."""
+    """Case-folded id, name or frontmatter name of a skill → the skills that models may see (`for_models`) to which it refers."""
 
     @property
     def has_uris(self) -> bool:
@@ -85,9 +88,9 @@ class SkillIndex:
         return [s for s in found if s.name == wanted] or list(found)
 
     def handle(self, skill: Skill) -> str:
-        """Return the text that models and users pass to name this skill: its name, or its URI if several skills have that name.
+        """Return the text that models and users pass to name this skill: its name, or `skill://<id>` if several skills have that name.
 
-        `named` finds exactly this skill by this text.
+        `named` finds exactly this skill by this text, if models may see the skill.
         """
         return skill.name if len(self.named(skill.name)) == 1 else SCHEME + skill.id
 
@@ -253,8 +256,9 @@ def _is_listable(folder: SkillFolder, strict: bool) -> bool:
 def _unique_id(folder: SkillFolder, taken: set[str], names: Counter[str], *, listable: bool) -> str:
     """Return an unused id for the skill in `folder`: its name, or `<prefix>/<name>` if another skill has that id.
 
-    The prefix is made of the name of the skill's folder or of its parent folder. It is never the name of a skill, because the new URI would
-    then be below the URI of that skill. A skill that cannot be in `skills/list` (`listable` is false) never takes the name of a skill that
+    The name is that in the frontmatter or, if `listable` is false, a name made of the folder's name. The prefix is made of the name of the
+    skill's folder or of its parent folder. It is never the name of a skill that can be in `skills/list`, because the new URI would then be
+    below the URI of that skill. A skill that cannot be in `skills/list` (`listable` is false) never takes the name of a skill that
     can.
     """
     name = folder.document.name if listable else _slug(folder.name)

@@ -29,7 +29,7 @@ RULES = (documents, folders, mime, model, parser, reader)
 """The modules that read and check skill folders. If their code changes, the cache file is ignored and every folder is read again."""
 
 MAX_BYTES = 1 << 30
-"""Maximum size of a cache file; a larger file is ignored. `write_cache` does not write files of that size."""
+"""Maximum size in bytes of a cache file that `read_cache` reads; a larger file is ignored."""
 
 
 def cache_file(state_folder: Path, roots: tuple[str, ...]) -> Path:

@@ -89,7 +89,7 @@ class SkillLibrary:
         return self._index
 
     def add(self, backend: SkillBackend) -> None:
-        """Add a provider of skills that are not in folders. Its skills are served from now on."""
+        """Add a provider of skills that are not in folders. Its skills are in the index at once, or from the first `refresh` on."""
         self._backends[backend.id] = backend
         backend.subscribe(self._combine)
         self._combine()
@@ -109,7 +109,7 @@ class SkillLibrary:
     async def current(self) -> SkillIndex:
         """Return the skill index, after a refresh if the last refresh is older than `refresh_seconds`.
 
-        Also waits until every backend has listed its skills for the first time.
+        Also waits, with the deadline of `SkillBackend.ready`, until every backend has listed its skills for the first time.
         """
         if anyio.current_time() - self._checked >= self._refresh_seconds:
             await self.refresh()
@@ -118,7 +118,7 @@ class SkillLibrary:
         return self.index
 
     async def refresh(self) -> SkillIndex:
-        """Check every skill folder and backend for changes now, and return the index. Costs one `stat` per file if nothing changed."""
+        """Check every skill folder and backend for changes now, and return the index. An unchanged folder costs one `stat` per file."""
         asked = anyio.current_time()
         async with self._lock:
             if self._checked < asked:
@@ -163,8 +163,9 @@ class SkillLibrary:
 
         Raises:
             NotFound: The skill is gone, or is refused now.
-            SkillError: A server's `SKILL.md` differs from the entry that the server lists (code `entry-differs`).
-            GatewayError: The backend cannot be reached.
+            SkillError: A server's `SKILL.md` has an error, or differs from the entry that the server lists (code `entry-differs`); or
+                reading the `SKILL.md` fails as in `read`.
+            GatewayError: The backend cannot be reached, or its code fails.
         """
         backend = self.backend_of(skill)
         if backend is None:
@@ -201,8 +202,8 @@ class SkillLibrary:
         Raises:
             NotFound: The skill has no such file, or no longer has it.
             SkillError: The file changes faster than it can be read (code `unstable`), or its backend keeps sending bytes whose
-                digest differs from the listed digest (code `digest-differs`).
-            GatewayError: The backend cannot be reached.
+                digest differs from the listed digest (code `digest-differs`) or a file that is too large (code `too-large`).
+            GatewayError: The backend cannot be reached, or its code fails.
         """
         if (backend := self.backend_of(skill)) is not None:
             return await read_listed(skill, path, partial(backend.fetch, ctx=ctx), partial(backend.renew, ctx=ctx))

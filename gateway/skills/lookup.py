@@ -20,7 +20,7 @@ from gateway.tools.context import CallContext
 
 
 class SkillRights:
-    """Decides which skills a tool call may read: those that the scopes of the caller's API key include, and those that are granted by name.
+    """Decides which skills a tool call may read: those that the scopes of the caller's API key include; without scopes, all.
 
     A call that an agent or workflow makes may also read the skills that the file of this agent or workflow lists by name.
     """

@@ -24,8 +24,8 @@ Key = tuple[str, str]
 folder, the id of the backend that provides it and its id in that backend."""
 
 Stamp = tuple[int, int, int, int]
-"""Size, mtime in ns, inode and ctime in ns of a file. If the stamp is unchanged, the content is too, and the file need not be read
-again."""
+"""Size, mtime in ns, inode and ctime in ns of a file. If the stamp of a settled file (`SkillFile.is_settled`) is unchanged, the content is
+too, and the file need not be read again."""
 
 
 def is_manifest(path: str) -> bool:
@@ -109,7 +109,7 @@ class SkillDocument:
     """The skill's name in the frontmatter; empty if the frontmatter has no usable name."""
     description: str = ""
     text: str = ""
-    """The whole file, decoded as UTF-8; empty if only its frontmatter is known, as for a skill that a remote server lists."""
+    """The whole file, decoded as UTF-8; empty if it cannot be parsed, or if only its frontmatter is known (a remote server's skill)."""
     body_start: int = 0
     """Offset in `text`, in characters, at which the Markdown after the frontmatter begins."""
     conformant: bool = False
@@ -130,27 +130,27 @@ class SkillFile:
     path: str
     """Path of the file relative to the skill, with `/` as separator. Clients name the file by this path."""
     segments: tuple[str, ...]
-    """Location of the content: path segments below the folder searched for skills, without links; for a file on a remote
+    """Location of the content: path segments below the folder searched for skills, with links resolved; for a file on a remote
     server, its URI as the only item; empty for a Python object."""
     stamp: Stamp
     digest: str
-    """`sha256:` and 64 hexadecimal digits over the raw bytes. Empty for a file whose content is made at each read; its size is then
-    unknown."""
+    """`sha256:` and 64 hexadecimal digits over the raw bytes. Empty for a file whose content is made at each read, or that a remote server
+    serves without listing its digest; the size is then unknown."""
     mime_type: str
     is_text: bool = True
-    """Whether the content of the file is valid UTF-8."""
+    """Whether the content of the file is valid UTF-8; true as long as the content is not known."""
     is_script: bool = False
     is_settled: bool = True
     """Whether an equal stamp (times and size) proves equal content. False if the file was hashed less than two seconds after it changed."""
 
     @property
     def size(self) -> int:
-        """Size of the file in bytes."""
+        """Size of the file in bytes; 0 if it is not known."""
         return self.stamp[0]
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether the content is made at each read, so that its size and digest are not known in advance."""
+        """Whether size and digest are unknown before a read: the content is made at each read, or a remote server does not list them."""
         return not self.digest
 
     def with_content(self, data: bytes) -> SkillFile:
@@ -174,7 +174,8 @@ class Skill:
     """A skill: instructions for models with their files and scripts, and the id and URIs under which the gateway serves them."""
 
     id: str
-    """Id of the skill, unique in the index: its name, or `<prefix>/<name>` if another skill has that name."""
+    """Id of the skill, unique in the index: its name, or `<prefix>/<name>` if another skill has that name; for a remote server's skill,
+    the URI of its folder without `skill://`."""
     key: Key
     origin: str
     """Origin of the skill, as shown to clients: the name of the folder searched for skills and the path below it, the name of a remote
@@ -186,23 +187,24 @@ class Skill:
     files: Mapping[str, SkillFile]
     diagnostics: tuple[Diagnostic, ...] = ()
     entry: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
-    """Entry for `skills/list`, `{uri, frontmatter, resources}` (SEP-2640); empty for a skill that is not listed."""
+    """Entry for `skills/list`, `{uri, frontmatter, resources}` (SEP-2640). For a skill that is not listed, empty or, if it is remote,
+    without `uri` and `frontmatter`."""
     functions: tuple[SkillMember, ...] = ()
-    """Scripts of the skill that are Python functions and run in this process; empty for a skill in a folder."""
+    """Scripts of the skill that are Python functions and run in this process; empty for a skill in a folder or on a remote server."""
     in_code: bool = False
-    """Whether the skill is a Python object that has no file. The tool `load_skill` then returns its fields and instructions instead of a
-    file."""
+    """Whether the skill is a Python object of a class (`ClassSkill`, `InlineSkill`) that has instructions but no `SKILL.md`. The tool
+    `load_skill` then returns its fields and instructions instead of a file."""
     is_remote: bool = False
     """Whether a remote MCP server publishes the skill. Requests for its URIs are then answered by that server."""
 
     @property
     def name(self) -> str:
-        """The name in the frontmatter; if it is missing or illegal, a legal name made of the folder's name."""
+        """The name in the frontmatter; for a skill in a folder that `skills/list` cannot list, a legal name made of the folder's name."""
         return self.id.rpartition("/")[2]
 
     @property
     def is_listed(self) -> bool:
-        """Whether the skill has URIs, so that `skills/list` and `resources/list` include it."""
+        """Whether the skill has URIs. `skills/list` and `resources/list` then include it, unless it is remote and has no valid entry."""
         return bool(self.root_uri)
 
     @property

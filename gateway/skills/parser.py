@@ -1,8 +1,8 @@
 """Parses `SKILL.md` files tolerantly, and reports every departure from the Agent Skills format as a diagnostic with a code.
 
 A diagnostic of level `error` refuses the skill, `warning` refuses it in strict mode only, and `info` has no effect. Frontmatter that is not
-YAML 1.2 is parsed again line by line. A skill with such frontmatter is served by tools only, because hosts compare the listed frontmatter
-with the frontmatter that they parse themselves. The parser runs no command and expands no variable in a skill.
+YAML 1.2 is parsed again line by line. A skill with such frontmatter is served by tools and its prompt only, because hosts compare the
+frontmatter in `skills/list` with the frontmatter that they parse themselves. The parser runs no command and expands no variable in a skill.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ MAX_COMPATIBILITY_CHARS = 500
 specification."""
 
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-"""Matches characters that text of skills may not have: C0 and C1 controls except tab and line feed, and surrogates. Carriage returns are
-replaced before it is applied."""
+"""Matches characters that text of skills may not have: C0 and C1 controls and DEL, except tab and line feed, and surrogates. It also
+matches carriage returns, which text may have; the parser replaces them before it searches."""
 
 HIDDEN = re.compile("[\u200b\u2060\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
 """Matches characters that hide or reorder text: zero-width characters, bidirectional overrides, and Unicode tags."""
@@ -107,8 +107,8 @@ def _read_frontmatter(header: str) -> tuple[JsonObject, list[Diagnostic]]:
     """Parse frontmatter as YAML; if it is not valid YAML, parse it line by line. Return the fields and diagnostics.
 
     Raises:
-        DocumentError: Neither way of parsing works, or the frontmatter uses a refused feature of YAML (aliases, anchors, tags, repeated
-            keys, deep nesting).
+        DocumentError: The frontmatter is not a mapping, uses a refused feature of YAML (aliases, anchors, tags, repeated keys, deep
+            nesting), or is not YAML and has no description line by line.
     """
     try:
         value = load_yaml(header)

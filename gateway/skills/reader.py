@@ -173,7 +173,7 @@ def _check_signature(root: str, folder: str, files: Mapping[str, SkillFile], rul
 
 
 def read_verified(root: str, file: SkillFile) -> bytes | None:
-    """Read a file that is in the skill index from the disk, and return its bytes; `None` if they do not have the digest in the index."""
+    """Read a file that is in the skill index, and return its bytes; `None` if it cannot be read or has another digest than in the index."""
     try:
         data, _ = read_file(root, file.segments, file.size)
     except Changed:

@@ -32,8 +32,8 @@ MAX_PAGES = 1_000
 """Maximum number of pages that are read of one server's `skills/list`."""
 
 MAX_INDEX_LENGTH = 8_000_000
-"""Maximum length of a server's `skill://index.json`, in characters or bytes. A longer list is not used; the limit is enough for tens of
-thousands of skills."""
+"""Maximum length of a server's `skill://index.json`, in characters of a text or bytes of a blob. A longer list is not used; the limit is
+enough for tens of thousands of skills."""
 
 MAX_ATTEMPTS = 3
 """How often a file is read while its bytes do not have the listed digest, before the read fails."""
@@ -49,8 +49,9 @@ entries and the next cursor."""
 async def list_skills(fetch_page: FetchPage, backend: str, origin: str) -> list[Skill]:
     """Return the skills of all pages of a server's `skills/list`, in order. Entries that SEP-2640 does not allow are left out.
 
-    Of several entries with the same URI, the first is used. Each skill stores `backend`, the id of the backend that provides it, and
-    `origin`, the name of the server. Errors of `fetch_page` are not caught.
+    At most `MAX_PAGES` pages are fetched, and at most `MAX_SKILLS` skills returned. Of several entries with the same URI, the first is
+    used. Each skill stores `backend`, the id of the backend that provides it, and `origin`, the name of the server. Errors of `fetch_page`
+    are not caught.
     """
     found: dict[str, Skill] = {}
     cursor: str | None = None
@@ -68,8 +69,8 @@ async def list_skills(fetch_page: FetchPage, backend: str, origin: str) -> list[
 def to_skill(entry: JsonMapping, backend: str, origin: str) -> Skill | None:
     """Convert an entry of `skills/list` to a skill without the text of its `SKILL.md`; `None` if SEP-2640 does not allow the entry.
 
-    The URIs in the entry are those that the gateway exposes. `backend` is the id of the backend that provides the skill, and becomes part
-    of the skill's key; `origin` is the name of the server.
+    The URIs in the entry are those that the gateway exposes or, for a program's own MCP client, those of the server. `backend` is the id of
+    the backend that provides the skill, and becomes part of the skill's key; `origin` is the name of the server.
     """
     if not judge_entry(entry):
         return None
@@ -101,7 +102,7 @@ def listed_skill(uri: str, description: str, backend: str, origin: str) -> Skill
 def unlisted_skill(uri: str, name: str, description: str, backend: str, origin: str) -> Skill:
     """Return a skill without an entry of `skills/list`: only its name, its description and the URI of its `SKILL.md` are known.
 
-    Its other files are unknown, so any path can be read from the server.
+    Its other files are unknown, so the skill counts as `dynamic`: any safe path can be read from the server.
     """
     root = uri.removesuffix(f"/{MANIFEST}").rstrip("/")
     skill_id = root.removeprefix(SCHEME)
@@ -114,7 +115,7 @@ def unlisted_skill(uri: str, name: str, description: str, backend: str, origin: 
 def file_of(skill: Skill, path: str) -> SkillFile:
     """Return the description (`SkillFile`: path, URI, size, digest) of a file of a remote server's skill.
 
-    If the server does not list the skill's files (`dynamic`), a description without digest is made for any path.
+    If the server does not list the skill's files (`dynamic`), a description without digest is made for any safe path.
 
     Raises:
         NotFound: The skill has no such file, or the path is not safe.
@@ -131,6 +132,7 @@ async def read_listed(skill: Skill, path: str, fetch: Fetch, renew: Callable[[Sk
     """Fetch a file of a skill until its bytes have the listed digest. Return the current skill, the file's description, and the bytes.
 
     After each fetch of bytes with another digest, `renew` fetches the skill's entry again. A file without a listed digest is fetched once.
+    Errors of `fetch` and `renew` are not caught.
 
     Raises:
         SkillError: After `MAX_ATTEMPTS` fetches the bytes still differ from the listed digest (code `digest-differs`), or the file is

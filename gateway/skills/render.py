@@ -36,8 +36,8 @@ CATALOGUE_MAX_BYTES = 8_000
 """Maximum bytes of the list of skills in the description of the tool `load_skill`: about 2,000 tokens in every prompt."""
 
 _CATALOGUE_CUTS = (MAX_DESCRIPTION_CHARS, 500, 240, 120, 0)
-"""Lengths to which each description in the list of skills is cut. They are tried in order until the list has at most
-`CATALOGUE_MAX_BYTES`."""
+"""Lengths to which each description in the list of skills is cut; 0 leaves the descriptions out. They are tried in order until the list
+has at most `CATALOGUE_MAX_BYTES`."""
 
 _WRAPPER = "skill_content"
 _FORGED_END = re.compile(rf"<(?=\s*/\s*{_WRAPPER})", re.IGNORECASE)
@@ -86,7 +86,7 @@ def escape(text: str) -> str:
 
 
 def visible(text: str) -> str:
-    """Replace each control or hidden character by a visible one. The length of the text does not change, so that offsets stay valid."""
+    """Replace each control or hidden character except carriage returns by a visible one. The length stays, so that offsets stay valid."""
     return HIDDEN.sub("\ufffd", CONTROLS.sub(lambda m: m[0] if m[0] == "\r" else "\ufffd", text))
 
 
@@ -137,7 +137,7 @@ class LoadedSkill:
 def load(index: SkillIndex, skill: Skill) -> LoadedSkill:
     """Format a skill for a model: its text in a tag that names the skill's origin, then the lists of its resources and scripts.
 
-    A skill with a file is shown as the whole `SKILL.md`, a skill that is a Python object as its fields and instructions. The Markdown is
+    The text is the whole `SKILL.md` or, for a Python object without a file (`Skill.in_code`), its fields and instructions. The Markdown is
     cut at `MAX_BODY_CHARS` characters; the tool `read_skill_resource` reads the rest of `SKILL.md` from the offset `nextOffset`.
     """
     handle = index.handle(skill)
@@ -190,9 +190,9 @@ def _function_wire(function: SkillMember) -> JsonObject:
 
 
 def skill_wire(index: SkillIndex, skill: Skill, max_chars: int = MAX_DESCRIPTION_CHARS) -> JsonObject:
-    """Return the fields that describe a skill in the structured content of tool results: name, description, origin and URI.
+    """Return the fields that describe a skill in the structured content of tool results: name, description, origin and URI (if any).
 
-    `skill` is the text by which a model names the skill. A description longer than `max_chars` is cut.
+    The field `skill` is the text by which a model names the skill. A description longer than `max_chars` is cut.
     """
     description = one_line(skill.document.description, max_chars)
     wire: JsonObject = {"name": skill.name, "skill": index.handle(skill), "description": description, "origin": skill.origin}
@@ -200,14 +200,20 @@ def skill_wire(index: SkillIndex, skill: Skill, max_chars: int = MAX_DESCRIPTION
 
 
 def describe_file(file: SkillFile) -> str:
-    """Return a short description of a skill's file for models: its size, and whether it is a script or not text."""
+    """Return a short description of a skill's file for models: its size, whether it is a script, and its MIME type if it is not text.
+
+    A file of unknown size is described as made when it is read.
+    """
     if file.is_dynamic:
         return "made when it is read"
     return f"{file.size} bytes" + (", script" if file.is_script else "") + ("" if file.is_text else f", {file.mime_type}")
 
 
 def file_wire(file: SkillFile) -> JsonObject:
-    """Return a skill's file as a JSON object for the structured content of tool results: path, MIME type, size and digest."""
+    """Return a skill's file as a JSON object for the structured content of tool results.
+
+    The object has the path, the MIME type, whether the file is a script and, if they are known, size and digest.
+    """
     wire: JsonObject = {"path": file.path, "mimeType": file.mime_type, "script": file.is_script}
     return wire if file.is_dynamic else {**wire, "size": file.size, "digest": file.digest}
 

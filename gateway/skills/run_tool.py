@@ -29,7 +29,8 @@ class RunSkillScript:
     def __init__(self, library: SkillLibrary, runner: ScriptRunner | None, events: EventStream | None) -> None:
         """Create the tool. Without `runner`, script files do not run, only functions of skills that are Python objects.
 
-        Every run and every refused run of a script is reported to `events`, from which the audit log is written.
+        Each run of a script is reported to `events`, from which the audit log is written; also a run that is refused because of its
+        grant, its arguments or the sandbox, but not a call whose caller may not read the skill.
         """
         self._library = library
         self._runner = runner
@@ -83,6 +84,7 @@ class RunSkillScript:
         Raises:
             ToolFailed: The skill or script does not exist, may not run, or has wrong arguments; or a Python function of the skill failed.
             PolicyDenied: The caller may not read the skill or the script.
+            GatewayError: The skill is gone or cannot be read again (`SkillLibrary.recheck`).
         """
         index = await self._library.current()
         skill = await self._library.recheck(named_skill(self._library, index, arguments, ctx), ctx)

@@ -1,7 +1,7 @@
 """`ScriptRunner`: decides which script files of skills may run, selects the interpreter, and runs them in the sandbox.
 
 A script runs only if the configuration grants it by its name and by the digest of all files of the skill. The sandbox runs a copy of
-exactly the files with this digest. Arguments are passed unchanged; no shell is involved. The call's approval, if needed, is requested
+exactly the files with this digest. Arguments are passed without a shell. The call's approval, if needed, is requested
 earlier, by `gateway.gate`. `run_tool` uses this module.
 """
 
@@ -121,7 +121,8 @@ class ScriptRunner:
         `files` has the content of all files of the skill, with the digests that `skill` lists. `caller` is the id of the principal.
 
         Raises:
-            SkillError: The script is not granted, its arguments are wrong, or the interpreter or the sandbox is missing.
+            SkillError: The script is not granted, its arguments are wrong, its interpreter is unknown or missing, or the sandbox or the
+                network that it needs is not available.
         """
         if self.problem:
             raise SkillError(f"Scripts cannot run: {self.problem}.", code="sandbox")
@@ -186,11 +187,12 @@ def interpreter_of(path: str, data: bytes) -> str:
 def command_line(args: JsonValue) -> list[str]:
     """Convert the arguments that a model gave to the command-line arguments of a script.
 
-    An array is used unchanged. An object becomes `--key value` for each member; `true` becomes `--key`, an array repeats the option, and
-    `false` and `null` are left out.
+    An array of strings is used unchanged, and `null` gives no arguments. An object becomes `--key value` for each member; `true` becomes
+    `--key`, an array repeats the option, `false` and `null` are left out, and other values than text are written as JSON.
 
     Raises:
-        SkillError: The value has another type, a NUL, a key that cannot be an option, or too many bytes (code `script-arguments`).
+        SkillError: The value has another type, a NUL or lone surrogate, a key that cannot be an option, or too many bytes (code
+            `script-arguments`).
     """
     words: list[str] = []
     if isinstance(args, list):

@@ -15,7 +15,7 @@ from gateway.json_types import JsonMapping, JsonObject
 from gateway.tools.base import cacheable
 
 PAGE_SIZE = 100
-"""Entries per page of `skills/list`. A page of 100 published skills has about 82 KB."""
+"""Entries per page of `skills/list` and `resources/directory/read`. A page of 100 published skills has about 82 KB."""
 
 TTL_MS = 60_000
 """`ttlMs` of all results: milliseconds for which a client may cache them. Clients are notified of changes, and notice an outdated digest

@@ -68,7 +68,7 @@ _NAMED: JsonObject = {
     "uri": STRING,
 }
 _ALWAYS = ("name", "skill", "description", "origin")
-"""Names of the fields that describe a skill in every result of a skill tool. `_NAMED` has the schemas of these and of optional fields."""
+"""Names of the fields that every skill in a result of `search_skills` or `load_skill` has. `_NAMED` has the schemas of all fields."""
 
 _FILE = object_schema({"path": STRING, "size": _COUNT, "mimeType": STRING, "digest": STRING, "script": {"type": "boolean"}}, "path")
 _FUNCTION = object_schema({"name": STRING, "description": STRING, "parameters": {"type": "object"}}, "name")
@@ -339,7 +339,8 @@ def _cursor(query: str, position: int, last_id: str) -> str:
 def _position(cursor: str, query: str, ids: list[str]) -> int:
     """Return the position in `ids` (skills in the order of the results) at which the page for `cursor` starts.
 
-    The page starts after the previous page's last skill, or at the position in the cursor if that skill is gone.
+    The page starts after the previous page's last skill. If that skill is gone, it starts at the position in the cursor or, without a
+    query, at the next id. An empty cursor gives 0.
 
     Raises:
         ToolFailed: The cursor is malformed or belongs to another query.

@@ -59,7 +59,8 @@ class SkillRules:
 class SkillSource:
     """Serves the skills in folders and in Python objects to MCP clients.
 
-    Entering the context reads the skills and starts to watch the folders; leaving it writes the cache file of the skill index.
+    The tools and prompts also serve skills of remote servers, if a backend that provides them was added to `library`. Entering
+    the context reads the skills and starts to watch the folders; leaving it writes the cache file of the skill index.
     """
 
     def __init__(
@@ -183,8 +184,8 @@ class SkillSource:
     async def list(self, kind: Kind) -> Sequence[JsonObject]:
         """Return the resources, resource templates or prompts of the skills, in MCP's format.
 
-        Resources are the `SKILL.md` of each listed skill and `skill://index.json`. One URI template covers all files of skills. Each skill
-        has a prompt.
+        Resources are the `SKILL.md` of each listed skill and, if any skill has a URI, `skill://index.json`. One URI template covers all
+        files of skills. Each skill has a prompt.
         """
         return list(self._lists[kind])
 
@@ -193,6 +194,7 @@ class SkillSource:
 
         Raises:
             NotFound: No file has this URI.
+            GatewayError: The file cannot be read (`SkillLibrary.read`).
         """
         index = await self.library.current()
         if uri == INDEX_URI and index.has_uris:
@@ -271,7 +273,7 @@ class SkillSource:
         return {"values": shown, "total": len(values), "hasMore": len(values) > len(shown)}
 
     async def watch(self, uri: str) -> None:
-        """Start to watch a skill's file. After a change, the callback of `subscribe_updates` is called with its URI.
+        """Start to watch a skill's file. After a change of its digest, the callback of `subscribe_updates` is called with its URI.
 
         Raises:
             NotFound: No file has this URI.
@@ -360,7 +362,8 @@ def _legacy_entry(skill: Skill) -> JsonObject:
 def _version(index: SkillIndex, uri: str) -> object:
     """Return a value that changes when the content of `uri`, a skill's file or `skill://index.json`, changes.
 
-    Clients that watch the URI are notified if the values for the old and the new index differ.
+    For a file whose content is made at each read, the value stays the same. Clients that watch the URI are notified if the values for
+    the old and the new index differ.
     """
     if uri == INDEX_URI:
         return _legacy_index(index)

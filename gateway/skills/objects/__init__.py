@@ -7,8 +7,8 @@ are stricter. Skills that the gateway serves from folders do not pass through th
 
 Decided: the sources are adapters over `skills.reader`, `skills.parser` and `skills.remote`, as the gateway's index is, but not over the
 index. Because: the index gives every skill an id and URIs that no other skill has, and keeps skills with warnings; a source of
-agent-framework returns a skill under its own name, may return several of one name, and leaves out skills with warnings. Revisit when:
-agent-framework's skills have URIs.
+agent-framework returns a skill under its own name, may return several of one name, and leaves out skills for many of these warnings.
+Revisit when: agent-framework's skills have URIs.
 
 Decided: the text of a skill object has the form of agent-framework core 1.13 and newer, with `<available_resources>` and
 `<available_scripts>` at its end. A script needs approval to run; loading a skill and reading its files do not. Because: prompts and models

@@ -1,7 +1,7 @@
 """Reads skills that a remote server offers as ZIP archives. Archives are unpacked in memory and within limits.
 
-Archives are not trusted: the size of the archive and the number, sizes and names of its files are checked while it is read. Scripts in an
-archive can be read but not run. `mcp_source` uses this module.
+Archives are not trusted: the size of the archive and the number, sizes and names of its files are checked while it is read. Files of an
+archive can only be read; its scripts cannot be run. `mcp_source` uses this module.
 """
 
 from __future__ import annotations

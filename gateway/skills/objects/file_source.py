@@ -1,8 +1,8 @@
 """`FileSkillsSource`: skills in folders as Python objects, by the strict rules of Microsoft's agent framework.
 
 `skills.reader` reads each folder, within the same limits as for the gateway's index. This module leaves out every skill that breaks one of
-agent-framework's rules, and logs an error. The module follows no links. A resource is read from the disk again at each use, and a script is
-checked again before it runs.
+agent-framework's rules, and logs an error. Files of a skill that are reached by links are not offered. A resource is read from the disk
+again at each use, and a script is checked again before it runs.
 """
 
 from __future__ import annotations
@@ -88,7 +88,10 @@ class FileSkillsSource(SkillsSource):
         self._scripts = FileSelection(script_extensions, depth, folders[1], script_filter)
 
     async def get_skills(self, context: SkillsSourceContext | None = None) -> list[Skill]:
-        """Read the skills from the disk, and return them ordered by given path and location. A broken skill is left out and logged."""
+        """Read the skills from the disk, and return them ordered by given path and location.
+
+        A broken skill, and a skill with the name of an earlier skill, is left out and logged.
+        """
         return await anyio.to_thread.run_sync(self._read)
 
     def _read(self) -> list[Skill]:

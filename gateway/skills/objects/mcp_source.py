@@ -2,9 +2,9 @@
 
 The skills come from the MCP skills extension (SEP-2640), or from the resource `skill://index.json` that a draft of the extension defined.
 `skills.remote` converts the server's list to the types of the gateway's skill index, and this module creates an `MCPSkill` from each entry.
-The text of a skill is fetched when it is first loaded. Names of files that a model gives are checked before a request is sent. The gateway
-itself does not use this module: it reads its servers' skills with `catalog.remote_skills`. The types of the MCP SDK are imported at first
-use. This import is fast, because a program with an MCP session has already imported the SDK.
+The text of a skill is fetched when it is first loaded, an archive when the skills are listed. Names of files that a model gives are checked
+before a request is sent. The gateway itself does not use this module: it reads its servers' skills with `catalog.remote_skills`. The types
+of the MCP SDK are imported at first use. This import is fast, because a program with an MCP session has already imported the SDK.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class MCPSkillResource(SkillResource):
         self._result = result
 
     async def read(self, **kwargs: object) -> object:
-        """Return the content that was fetched: bytes if the server sent a blob, else text; `None` if the server sent no content."""
+        """Return the content that was fetched: bytes if the server sent a blob, else text; `None` if it sent no text and no valid blob."""
         return _content_of(self._result)
 
 
@@ -72,7 +72,7 @@ class MCPSkill(Skill):
     ) -> None:
         """Create a skill that is read with `client`, or with the result of `session_provider`, which is called for each read.
 
-        `entry` is the skill's entry in `skills/list`. If given, only files that it lists are read, and their digests are checked.
+        `entry` is the skill's entry in `skills/list`. If it lists files, only these are read, and their digests are checked.
 
         Raises:
             ValueError: Both or neither of `client` and `session_provider` are given, or `entry` breaks SEP-2640.
@@ -97,7 +97,7 @@ class MCPSkill(Skill):
         Raises:
             ValueError: The server sends no text, a text whose digest differs from the listed digest, or a text larger than
             `MAX_SKILL_BYTES`.
-            MCPError: The read failed.
+            MCPError, TimeoutError: The read failed.
         """
         if self._content is None:
             try:
@@ -112,7 +112,13 @@ class MCPSkill(Skill):
         return self._content
 
     async def get_resource(self, name: str) -> SkillResource | None:
-        """Fetch a file of the skill and return it; `None` if the skill has no such file, or the name points outside the skill."""
+        """Fetch a file of the skill and return it.
+
+        `None` if the skill has no such file, the name points outside the skill, or the file has another digest than listed or is too large.
+
+        Raises:
+            MCPError, TimeoutError: The read failed.
+        """
         path = name.replace("\\", "/")
         try:
             result = await _if_found(self._read(spelled(path, self._listed.files) or unquote(path)))
@@ -132,7 +138,7 @@ class MCPSkill(Skill):
         Raises:
             NotFound: The skill has no such file.
             SkillError: The digest differs from the listed digest even after retries, or the file is larger than `MAX_SKILL_BYTES`.
-            MCPError: The read failed.
+            MCPError, TimeoutError: The read failed.
         """
         results: list[object] = []
 
@@ -188,10 +194,10 @@ class MCPSkillsSource(SkillsSource):
         )
 
     async def get_skills(self, context: SkillsSourceContext | None = None) -> list[Skill]:
-        """Return the skills in the server's order; an empty list if the server has neither the extension nor `skill://index.json`.
+        """Return the skills in the server's order; an empty list if the server has neither the extension nor a usable `skill://index.json`.
 
         Raises:
-            MCPError, TimeoutError: The server has a list of skills, but reading it failed.
+            MCPError, TimeoutError: The server has a list of skills, but reading it, or an archive that it lists, failed.
         """
         if _has_extension(self._session()):
             listed = await list_skills(self._fetch_page, _BACKEND_ID, "")

@@ -115,11 +115,11 @@ class Skill(ABC):
         """Return the text that a model reads when it loads the skill."""
 
     async def get_resource(self, name: str) -> SkillResource | None:
-        """Return the resource with this name, ignoring case, or `None`."""
+        """Return the resource with this name, ignoring case, or `None` if the skill has none. By default, `None`."""
         return None
 
     async def get_script(self, name: str) -> SkillScript | None:
-        """Return the script with this name, ignoring case, or `None`."""
+        """Return the script with this name, ignoring case, or `None` if the skill has none. By default, `None`."""
         return None
 
 
@@ -269,7 +269,7 @@ class FileSkillScript(SkillScript):
 
         Raises:
             TypeError: `skill` is not a `FileSkill`.
-            ValueError: The runner is missing, or the file is gone or was replaced by a link after it was found.
+            ValueError: The runner is missing, or the file cannot be read below `root` any more (`read_below`).
         """
         if not isinstance(skill, FileSkill):
             raise ScriptRefused(f"Script {self.name!r} is a file and needs a FileSkill, not {type(skill).__name__}.")
@@ -284,7 +284,8 @@ def read_below(root: str, path: str) -> bytes:
     """Read a regular file below `root` without following any link, and return its bytes.
 
     Raises:
-        ValueError: The file is not below `root`, is gone, or is reached through a link.
+        ValueError: The file is not below `root`, is gone, is reached through a link, is not a regular file, has a second name (hard link),
+            is too large, or changes while it is read.
     """
     segments = segments_below(os.path.abspath(root), os.path.abspath(path))
     if not segments:

@@ -78,6 +78,8 @@ class SkillsProvider(ContextProvider):
     ) -> None:
         """Create a provider for `source`: skills, which are deduplicated and cached, or a `SkillsSource`, which is used unchanged.
 
+        Given skills are cached for `cache_refresh_interval`, by default for good, or with `disable_caching` not at all.
+
         `instruction_template` must have `{skills}` and may have `{resource_instructions}` and `{runner_instructions}`; all other braces
         must be doubled. A person must approve each run of a script unless `require_script_approval=False` or
         `disable_run_skill_script_approval=True`. Loading a skill needs approval only with `disable_load_skill_approval=False`, and reading
@@ -264,10 +266,12 @@ class _SkillCalls:
     ) -> object:
         """Load a skill, read one of its resources or run one of its scripts, and return the result.
 
-        `kind` and `name` identify the skill, resource or script. A failure is logged.
+        `kind` and `name` identify the skill, resource or script. For an unknown or empty name, return an error text.
 
         Raises:
-            ToolFailed: Code of the skill or of the host program's script runner failed; the text gives a short reason to the model.
+            ToolFailed: Code of the skill or of the host program's script runner failed, which is logged, or refused the arguments; the
+                text gives a short reason to the model.
+            GatewayError: Such code raised it; it is passed on unchanged.
         """
         skill = self._skills.get(skill_name.casefold())
         if skill is None and skill_name.strip():

@@ -10,8 +10,8 @@ sockets. A local socket (`AF_UNIX`) is always refused, because its address would
 script may bind only to a port that the kernel chooses.
 
 Stream connections to this machine are refused: to loopback, unspecified and link-local addresses, and to every address of its interfaces,
-because the gateway, its servers and other programs there trust local callers. Datagrams are allowed, because the DNS resolver may be on
-this machine and no gateway receives datagrams.
+because the gateway, its servers and other programs there trust local callers. DNS over TCP to a configured name server, and datagrams, are
+allowed, because the DNS resolver may be on this machine and no gateway receives datagrams.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Judge:
 
 
 def is_near(packed: bytes) -> bool:
-    """Return whether a packed IP address (4 or 16 bytes) is loopback, unspecified or link-local."""
+    """Return whether a packed IP address (4 or 16 bytes) is loopback, unspecified or link-local, or in `0.0.0.0/8` or `::/96`."""
     if len(packed) == 4:
         return packed[0] in (0, 127) or packed[:2] == b"\xa9\xfe"
     return packed[:12] == bytes(12) or (packed[0] == 0xFE and packed[1] & 0xC0 == 0x80)

@@ -1,9 +1,9 @@
 """Measures how much a sandboxed script has written, if it has no file system of its own. The launcher ends a run that exceeds its limits.
 
-The launcher, the program that confines the script, measures ten times a second. Deleted files count while they stay on the disk because of
-an open descriptor, a mapping, a running program, or a descriptor in a message between processes. The seccomp filter refuses every other way
-to keep a deleted file (`seccomp`). Between two measurements a script can write as fast as the disk allows; only a file system of limited
-size (`namespaces`) is exact.
+The launcher, the program that confines the script, measures up to ten times a second. Deleted files count while they stay on the disk
+because of an open descriptor, a mapping, a running program, or a descriptor in a message between processes. The seccomp filter refuses
+every other way to keep a deleted file (`seccomp`). Between two measurements a script can write as fast as the disk allows; only a file
+system of limited size (`namespaces`) is exact.
 """
 
 from __future__ import annotations

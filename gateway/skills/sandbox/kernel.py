@@ -158,7 +158,10 @@ def is_known_machine() -> bool:
 
 
 def number_of(name: str) -> int | None:
-    """Return the number of a system call on this machine's processor, or `None` if the processor has no such call."""
+    """Return the number of the system call `name`, a key of `NUMBERS`, on this machine's processor; `None` if it has no such call.
+
+    The processor must be one of `MACHINES`.
+    """
     return NUMBERS[name][MACHINES.index(MACHINE)]
 
 

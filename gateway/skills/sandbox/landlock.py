@@ -40,7 +40,8 @@ def version() -> int:
 def restrict(abi: int, read: Sequence[str], write: Sequence[str], *, has_network: bool) -> None:
     """Restrict this process to reading and executing files below `read`, and to all access below `write`. Missing paths are skipped.
 
-    `abi` is the kernel's Landlock version. Without `has_network`, TCP connections are refused, too.
+    `abi` is the kernel's Landlock version. From version 4 on, TCP binds and connections are refused without `has_network`; from version 6
+    on, signals and connections to abstract sockets outside the sandbox.
 
     Raises:
         Unfit: The kernel refuses a rule.

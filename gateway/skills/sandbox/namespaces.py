@@ -52,6 +52,9 @@ def enter_namespaces(*, has_network: bool, as_nobody: bool) -> tuple[str, bool]:
     The next child of this process is the first process of the process namespace. With `as_nobody`, a root process changes to `nobody`
     inside and outside the namespace if the kernel allows it, because the kernel exempts root from the limit on processes. The process keeps
     its capabilities until it starts a program, so that it can still mount paths that only root can reach.
+
+    Raises:
+        OSError: Entering failed for another reason than that namespaces are not allowed here.
     """
     uid, gid = os.getuid(), os.getgid()
     mapper = _Mapper() if as_nobody else None

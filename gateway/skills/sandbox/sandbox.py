@@ -118,7 +118,7 @@ class Job:
     caller: str = ""
     """Id of the principal for which the program runs."""
     needs_address_space: bool = False
-    """Whether the runtime (Node) reserves far more memory than it uses. If so, only memory that is written to is limited."""
+    """Whether the runtime (Node) reserves far more memory than it uses. If so, its address space is not limited, only its data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class FinishedJob:
     """Whether output beyond `Limits.output_bytes` was dropped."""
     milliseconds: int
     stopped: str
-    """The limit for which the run was ended, `disk` or `processes`; else empty. Other limits make calls of the program fail instead."""
+    """The limit for which the run was ended, `disk` or `processes`; else empty, also after the time limit (`timed_out`)."""
     gap: str
     """Reason why the program could see names and attributes of files outside the copy of its job's files; empty if it could not."""
 
@@ -462,14 +462,14 @@ def _remove_now(folder: str) -> None:
 
 
 def python_path() -> str:
-    """Return the path of this process's Python interpreter, outside any virtual environment. It runs the launcher and scripts."""
+    """Return the path of this process's Python interpreter, outside any virtual environment: for the launcher, and scripts by default."""
     return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 
 
 def prefixes_of(program: str) -> list[str]:
     """Return the paths that must be visible in the sandbox so that a program outside the system's folders can start.
 
-    These are the program itself, and for `<prefix>/bin/<program>` also `<prefix>`.
+    These are the program itself, and for `<prefix>/bin/<program>` also `<prefix>`, unless it is `/` or the user's home folder.
     """
     real = os.path.realpath(program)
     found = [real]

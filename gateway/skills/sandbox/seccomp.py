@@ -8,8 +8,9 @@ calls, which differ between versions, so a list of allowed calls would break scr
 Calls that change mode, time and owner of files (`PRETENDED`) report success and change nothing, because `cp -p`, `tar`, `git init`, `touch`
 and Python's `shutil.copy` end with an error if such a call fails. Nothing depends on the real result: the script runs in a copy of the
 skill that is deleted after the run. Modes and owners only protect against other users, and no other user has access. Calls on extended
-attributes fail as on a file system without such attributes (`EOPNOTSUPP`), which these programs expect. Other refused calls fail with
-`EPERM`, unless stated.
+attributes fail as on a file system without such attributes (`EOPNOTSUPP`), which these programs expect. Calls newer than the list,
+`clone3` and those of Landlock fail as unknown calls (`ENOSYS`), and refused `ioctl` requests as unsupported ones (`ENOTTY`). Other refused
+calls fail with `EPERM`, unless stated.
 """
 
 from __future__ import annotations
@@ -97,8 +98,8 @@ argument."""
 
 FASTOPEN = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}
 MSG_FASTOPEN = 0x20000000
-"""Flag that makes a first message open a connection. Refused, so that every connection is a `connect` call. `FASTOPEN` maps each system
-call with flags to the position of the flags in its arguments."""
+"""Flag that makes a first message open a connection. Refused (`EOPNOTSUPP`), so that every connection is a `connect` call. `FASTOPEN`
+maps each system call with flags to the position of the flags in its arguments."""
 
 # Constants of linux/filter.h, linux/seccomp.h and linux/audit.h.
 _LOAD, _AND, _EQUAL, _AT_LEAST, _SET, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
@@ -176,7 +177,7 @@ def _answer(names: tuple[str, ...], answer: int) -> list[_Line]:
 
 
 def _on(name: str, *conditions: list[_Line]) -> list[_Line]:
-    """Return instructions that allow the system call `name`, unless one of the conditions ends the filter with an error first."""
+    """Return instructions that allow the system call `name`, unless one of the conditions ends the filter with another result first."""
     number = number_of(name)
     body = [line for condition in conditions for line in condition] + [(_RETURN, 0, 0, _ALLOW)]
     return [] if number is None else [(_EQUAL, 0, len(body), number), *body]
