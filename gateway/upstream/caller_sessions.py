@@ -27,7 +27,7 @@ from gateway.upstream.transport import Remote
 logger = logging.getLogger(__name__)
 
 MAX_SESSIONS = 256
-"""Maximum number of open sessions with one server that each belong to a single caller."""
+"""Maximum number of open sessions with one server, besides the session that its `Connection` holds for all callers."""
 
 IDLE_SECONDS = 600.0
 """Seconds without a call after which the session of a caller is closed."""
@@ -50,7 +50,7 @@ class _Held:
     leaving: bool = False
 
     def idle_since(self) -> float | None:
-        """Return the time at which the last call on the session ended, or `None` while the session is in use or being opened."""
+        """Return the event loop time at which the last call on the session ended; `None` while the session is in use or being opened."""
         return None if self.users or self.session is None else self.last_used
 
     def evict(self) -> None:
@@ -60,7 +60,10 @@ class _Held:
 
 
 class CallerSessions:
-    """Opens, shares and closes sessions with one server, each for a single caller. The task group `tasks` outlives the sessions."""
+    """Opens, shares and closes the sessions with one server that callers use instead of the session that all callers share.
+
+    Each session belongs to a single caller, except one without client capabilities (`_key`). The task group `tasks` outlives the sessions.
+    """
 
     def __init__(self, remote: Remote, tasks: anyio.abc.TaskGroup, open_session: OpenSession) -> None:
         self._remote = remote

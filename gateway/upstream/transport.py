@@ -70,7 +70,7 @@ async def open_transport(
     that uses this package as a library. If `is_direct` is false, the MCP SDK sends all requests over streamable HTTP.
 
     Raises:
-        NotSent: The child process cannot be started, or the URL is unusable.
+        NotSent: The child process cannot be started, or the URL is unusable, or does not lead to the HTTP+SSE transport that is configured.
     """
     bodies = children.bodies if children is not None else None
     if isinstance(entry, StdioServer):
