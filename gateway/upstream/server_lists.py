@@ -1,8 +1,8 @@
 """`ServerLists`: reads the lists of tools, resources, resource templates and prompts of one server, and serves them. Used by `source`.
 
 A list is read when the server becomes ready and when it announces a change. The tools are also read before a call if the lock file pins
-them and they were not read yet on the session of the call. `pinning` decides which tools are served, and `listing_cache`
-stores the lists for the next start of the gateway.
+them and they were not read on the session of the call since their last change. `pinning` decides which tools are served, and
+`listing_cache` stores the lists for the next start of the gateway.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`UpstreamSource`: makes one remote MCP server available to the gateway as a source of tools, resources, prompts and completion.
 
 Lists are read when the server becomes ready and when it announces a change. A call reads the tools first only if the lock file pins them
-and they were not read yet on the session of the call. A call is one request to the server, unless it is resent or runs as a task. The
-package `gate` applies policy to arguments and results, and `input_guard` applies policy to requests for input.
+and they were not read on the session of the call since their last change. A call is one request to the server, unless it is resent or runs
+as a task. The package `gate` applies policy to arguments and results, and `input_guard` applies policy to requests for input.
 """
 
 from __future__ import annotations

@@ -284,7 +284,7 @@ def _is_due(grant: Grant) -> bool:
 
 
 def _ends_within(grant: Grant, seconds: float, share: float) -> bool:
-    """Return whether the access token expires within `seconds`, or `share` of its lifetime if that is shorter; false if unknown."""
+    """Return whether the access token expires within `seconds`, or `share` of its lifetime if shorter; false without an expiry time."""
     if grant.expires_at is None:
         return False
     return grant.expires_at - time.time() < min(seconds, (grant.expires_at - grant.obtained_at) * share)
