@@ -1,8 +1,9 @@
 """`CallerSessions`: opens separate sessions with an MCP 2025 server for the callers that cannot share a session.
 
 In MCP versions before 2026-07-28, the client's capabilities are fixed when a session begins, and the server sends requests for input
-(sampling, elicitation, roots) on the session. So each caller that supports such requests needs a session of its own. Sessions are opened on
-demand, limited in number, and closed when idle. Each session runs in its own task, in the task group of the object's owner.
+(sampling, elicitation, roots) on the session. So over streamable HTTP, each caller that supports such requests gets a session of its own.
+For a server over stdio or HTTP+SSE, policy (`callers`) and the capability `roots` decide. Sessions are opened on demand, limited in number,
+and closed when idle. Each session runs in its own task, in the task group of the object's owner.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class Holder(Protocol):
 
 
 class ChildProcesses:
-    """Limits and watches all child processes of one gateway.
+    """Limits and watches the child processes of one gateway that are stdio servers.
 
     Enter this context manager before the first process starts, and leave it after the last process has ended.
     """

@@ -128,7 +128,9 @@ class Session:
         return self.negotiated.era == "modern"
 
     async def request(self, method: str, params: JsonMapping, envelope: Envelope = PLAIN) -> JsonObject:
-        """Send one request, and return the result as the server sent it. Cancelling this method cancels the request at the server.
+        """Send one request, and return the result as the server sent it.
+
+        Cancelling this method cancels the request at the server, except `initialize`.
 
         Raises:
             RequestFailure: The request failed; the subclass tells whether the server may have acted on it.

@@ -39,7 +39,10 @@ from gateway.upstream.text_filters import readable_input_request, readable_input
 from gateway.upstream.transport import Remote
 
 SILENT_SECONDS = 2.0
-"""Seconds that a client's list request waits for the first message of a server over HTTP. Then the listing leaves out this server."""
+"""Seconds after the start of the gateway for which listings wait for the first answer of a server over HTTP.
+
+Then a listing leaves out this server until it has answered.
+"""
 
 
 class UpstreamSource:

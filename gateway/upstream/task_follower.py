@@ -241,7 +241,7 @@ class TaskFollower:
         """Return the polled state of a task with only those requests for input that are for the caller.
 
         Policy is applied to each request when it is first seen, not at every poll; models of the gateway may answer it. If policy refuses a
-        request, the task is cancelled and returned as failed.
+        request, the task is cancelled and returned as failed. If no request remains, the status becomes `working`.
         """
         shown: JsonObject = {}
         for key, request in cast("JsonObject", task["inputRequests"]).items():
@@ -426,7 +426,7 @@ def task_options(policy: TaskPolicy) -> MCPTaskOptions:
 
 
 def poll_seconds(task: JsonMapping) -> float:
-    """Return the seconds until the next poll of a task, from its poll interval (`pollIntervalMs` in 2026, `pollInterval` in 2025)."""
+    """Return the seconds until the next poll of a task, from its poll interval in ms (`pollIntervalMs` in 2026, `pollInterval` in 2025)."""
     wanted: JsonValue = task.get("pollIntervalMs", task.get("pollInterval"))
     if isinstance(wanted, bool) or not isinstance(wanted, int | float) or not wanted > 0:
         return MIN_POLL_SECONDS

@@ -66,7 +66,7 @@ MIN_RESUME_SECONDS, MAX_RESUME_SECONDS = 0.1, 60.0
 """Shortest and longest wait before an event stream is resumed, if the server sent a `retry` field."""
 
 MAX_UNACKNOWLEDGED = 64
-"""Maximum number of messages without a JSON-RPC response that are sent in the background on one connection at the same time.
+"""Maximum number of messages without a JSON-RPC response that are sent in the background in one session at the same time.
 
 These messages are cancellations, and responses to requests of the server. Further messages wait.
 """
