@@ -63,7 +63,8 @@ class _Held:
 class CallerSessions:
     """Opens, shares and closes the sessions with one server that callers use instead of the session that all callers share.
 
-    Each session belongs to a single caller, except one without client capabilities (`_key`). The task group `tasks` outlives the sessions.
+    A session without client capabilities may serve several callers; any other session belongs to a single caller. The task group `tasks`
+    outlives the sessions.
     """
 
     def __init__(self, remote: Remote, tasks: anyio.abc.TaskGroup, open_session: OpenSession) -> None:

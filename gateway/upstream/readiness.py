@@ -1,8 +1,7 @@
 """`Readiness`: decides when a starting gateway may answer the first listing request (such as `tools/list`).
 
 The first listing waits for servers that are still connecting, up to `server.startupTimeoutSeconds`, so that it is complete. It does not
-wait for a server whose lists are cached from an earlier start, or that has not answered within
-`source.SILENT_SECONDS`.
+wait for a server whose lists are cached from an earlier start, or that has not answered within `source.SILENT_SECONDS`.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ class ServerLists:
         self._tools = tools
 
     def annotations_of(self, name: str) -> JsonMapping | None:
-        """Return a tool's annotations as the server listed them; `None` for an unknown tool, and without annotations."""
+        """Return a tool's annotations as the server listed them; `None` for an unknown tool or a tool without annotations."""
         known = self._tools.get(name)
         return known[1].definition.annotations if known is not None else None
 

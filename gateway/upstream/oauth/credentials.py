@@ -34,7 +34,7 @@ The margin is needed because clocks differ and the request takes time.
 """
 
 AHEAD_SECONDS = 60.0
-"""Seconds before the expiry of a token from which a request lets it be renewed in the background.
+"""Seconds before the expiry of a token in which a request that uses the token also starts its renewal in the background.
 
 The renewal does not begin before half of the token's lifetime has passed.
 """
