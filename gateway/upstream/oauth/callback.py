@@ -47,7 +47,7 @@ class Callback:
         self._arrived = anyio.Event()
 
     async def wait(self, state: str) -> Redirected:
-        """Wait for the redirect with `state`, and return the authorization response in it. Requests without this state get an error page."""
+        """Wait for the redirect with `state`, and return its authorization response. Requests without this state get an error page."""
         self._state = state
         await self._arrived.wait()
         assert self._result is not None
