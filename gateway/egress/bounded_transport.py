@@ -33,7 +33,7 @@ class ResponseUnreadable(httpx2.RemoteProtocolError):
 def build_transport(whom: str, url: str, *, max_answer_bytes: int | None = None) -> BoundedTransport:
     """Return a transport with pooled connections to `url`, through a proxy if the environment configures one for it.
 
-    `max_answer_bytes` limits each response body.
+    `max_answer_bytes` limits each response body; with `None`, the caller must limit the bodies.
 
     Raises:
         NotSent: The proxy in the environment is invalid. The error names `whom`, the receiver of the requests, as the server.
@@ -57,7 +57,8 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request, and return the response, whose body is checked while it is read.
 
-        The request's read timeout is the deadline of the whole response; for an event stream, only of its headers.
+        The request's read timeout is the deadline of the whole response; for an event stream, only of its headers. The headers may take
+        the connect timeout in addition.
 
         Raises:
             ResponseUnreadable: The body cannot be decompressed. Raised here, or while the body is read.

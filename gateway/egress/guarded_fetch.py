@@ -3,8 +3,8 @@
 It prevents requests to internal addresses (SSRF). Only https is allowed, and http to this machine or to a trusted origin. Each IP address
 to which a host name resolves is checked, and the gateway connects to the checked address. The name is not resolved again, because it could
 then resolve to another address. Redirects are not followed, and size and time of responses are limited. Trusted origins are those in the
-operator's configuration; only they are reached through a proxy. MCP requests to the server itself do not use this module, because the
-operator configured its URL.
+operator's configuration: their addresses are not checked, and only they are reached through a proxy. MCP requests to the server itself do
+not use this module, because the operator configured its URL.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ class GuardedFetch:
         """Send a request, and return the complete response with any status. Redirects are returned, not followed.
 
         Raises:
-            FetchRefused: The address is not allowed, or the response is too large or compressed.
-            FetchFailed: The host is unreachable, or the deadline passed.
+            FetchRefused: The address is malformed or not allowed, or the response is too large or compressed.
+            FetchFailed: The host is unknown or unreachable, the response broke off, the deadline passed, or the proxy cannot be used.
         """
         origin = origin_of(url)
         try:

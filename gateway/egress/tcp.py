@@ -13,7 +13,7 @@ CONNECT_SECONDS = 10.0
 """Timeout in seconds for opening a connection: name resolution, TCP and TLS together."""
 
 HAPPY_EYEBALLS_SECONDS = 0.25
-"""Delay in seconds before the next IP address of a host is tried concurrently (RFC 8305)."""
+"""Delay in seconds before the next IP address of a host is tried concurrently (RFC 8305), if the event loop is not uvloop's."""
 
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.Protocol)
 

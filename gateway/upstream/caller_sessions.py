@@ -1,8 +1,9 @@
 """`CallerSessions`: opens separate sessions with an MCP 2025 server for the callers that cannot share a session.
 
 In MCP versions before 2026-07-28, the client's capabilities are fixed when a session begins, and the server sends requests for input
-(sampling, elicitation, roots) on the session. So each caller that supports such requests needs a session of its own. Sessions are opened on
-demand, limited in number, and closed when idle. Each session runs in its own task, in the task group of the object's owner.
+(sampling, elicitation, roots) on the session. So over streamable HTTP, each caller that supports such requests gets a session of its own.
+For a server over stdio or HTTP+SSE, policy (`callers`) and the capability `roots` decide. Sessions are opened on demand, limited in number,
+and closed when idle. Each session runs in its own task, in the task group of the object's owner.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from gateway.upstream.transport import Remote
 logger = logging.getLogger(__name__)
 
 MAX_SESSIONS = 256
-"""Maximum number of open sessions with one server that each belong to a single caller."""
+"""Maximum number of open sessions with one server, besides the session that its `Connection` holds for all callers."""
 
 IDLE_SECONDS = 600.0
 """Seconds without a call after which the session of a caller is closed."""
@@ -50,7 +51,7 @@ class _Held:
     leaving: bool = False
 
     def idle_since(self) -> float | None:
-        """Return the time at which the last call on the session ended, or `None` while the session is in use or being opened."""
+        """Return the event loop time at which the last call on the session ended; `None` while the session is in use or being opened."""
         return None if self.users or self.session is None else self.last_used
 
     def evict(self) -> None:
@@ -60,7 +61,11 @@ class _Held:
 
 
 class CallerSessions:
-    """Opens, shares and closes sessions with one server, each for a single caller. The task group `tasks` outlives the sessions."""
+    """Opens, shares and closes the sessions with one server that callers use instead of the session that all callers share.
+
+    A session without client capabilities may serve several callers; any other session belongs to a single caller. The task group `tasks`
+    outlives the sessions.
+    """
 
     def __init__(self, remote: Remote, tasks: anyio.abc.TaskGroup, open_session: OpenSession) -> None:
         self._remote = remote

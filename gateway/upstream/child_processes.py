@@ -64,7 +64,10 @@ class Holder(Protocol):
     """The owner of one running child process. The owner can stop the process to make room for another process."""
 
     def idle_since(self) -> float | None:
-        """Return the time at which the process was last used for a call, or `None` while it is in use or starting."""
+        """Return the event loop time at which the last use of the process ended, or at which it became ready if it was not used yet.
+
+        Return `None` while the process cannot be stopped, because it is starting or in use.
+        """
         ...
 
     def evict(self) -> None:
@@ -73,13 +76,13 @@ class Holder(Protocol):
 
 
 class ChildProcesses:
-    """Limits and watches all child processes of one gateway.
+    """Limits and watches the child processes of one gateway that are stdio servers.
 
     Enter this context manager before the first process starts, and leave it after the last process has ended.
     """
 
     def __init__(self, limit: int, own_id: str) -> None:
-        """Allow at most `limit` running processes. `own_id` is this gateway's id, which `lineage` returns for each process."""
+        """Allow at most `limit` running processes. `own_id` is this gateway's id, which `lineage` adds for each process."""
         self._limit = limit
         self._own_id = own_id
         self._lineage = os.environ.get(LINEAGE_VARIABLE, "").split()
@@ -106,7 +109,9 @@ class ChildProcesses:
                 await watch.aclose()
 
     def lineage(self, server: str) -> dict[str, str]:
-        """Return `LINEAGE_VARIABLE` for a child process: the ids of the gateways that started this gateway, then this gateway's id.
+        """Return the environment variable `LINEAGE_VARIABLE` for a child process of `server`, as a dict with one entry.
+
+        Its value lists the ids of the gateways that started this gateway, then this gateway's id.
 
         Raises:
             NotSent: One of the gateways that started this gateway has the same configuration, or there are `MAX_HOPS` of them.
@@ -125,7 +130,7 @@ class ChildProcesses:
         """Count one process of `server` towards the limit while this context is entered. At the limit, stop an idle process first.
 
         Raises:
-            NotSent: The limit is reached, and all processes are busy.
+            NotSent: The limit is reached, and no process ended within `PLACE_SECONDS`.
         """
         with anyio.move_on_after(PLACE_SECONDS):
             while len(self._holders) >= self._limit:
@@ -157,7 +162,7 @@ class ChildProcesses:
         self._changed = anyio.Event()
 
     def _make_room(self) -> None:
-        """Stop the process that was idle longest. Do nothing if more processes are being stopped already than starts wait."""
+        """Stop the process that was idle longest. Do nothing if a process is being stopped already for each start that waits for room."""
         if len(self._leaving) > self._waiting:
             return
         idle = [(since, n) for n, h in enumerate(self._holders) if h not in self._leaving and (since := h.idle_since()) is not None]

@@ -2,8 +2,8 @@
 
 One task opens and closes every session, so that cancel scopes are entered and left in the same task, and a failing server does not affect
 other servers. Callers wait for a limited time while a session is being opened. An idle connection is closed after `idleSeconds`, and the
-next call opens it again. After a failure, attempts to connect are spaced out, and only one call at a time tries the server again. `source`
-reads the lists of tools, resources and prompts of a new session (`on_ready`).
+next call opens it again. After a failure, attempts to connect are spaced out; while a failing server's session is still open, one call
+every `PROBE_SECONDS` tries the server. `server_lists` reads the lists of tools, resources and prompts of a new session (`on_ready`).
 """
 
 from __future__ import annotations
@@ -43,21 +43,22 @@ The wait doubles after each failure, up to `MAX_BACKOFF_SECONDS`.
 """
 
 MAX_BACKOFF_SECONDS = 30.0
-"""Longest wait between attempts to reach a server that no call needs."""
+"""Longest wait between attempts to reach a server that no call needs, unless the server requests a longer wait (`Retry-After`)."""
 
 STABLE_SECONDS = 5.0
-"""Seconds for which a session must have lasted so that a new session is opened at once when it ends.
+"""Seconds between the begin of an attempt to connect and the end of its session, after which a new session is opened at once.
 
-The end of a shorter session counts as a failure.
+If the session ends sooner, its end counts as a failure.
 """
 
 RETRY_SPACING_SECONDS = 1.0
-"""Shortest time between two attempts to connect that calls trigger while the server is down."""
+"""Shortest pause after a failed attempt to connect, before a call can trigger the next attempt."""
 
 MAX_SPACING_SECONDS = 10.0
-"""Longest pause between two attempts to connect that calls trigger.
+"""Longest pause after a failed attempt to connect, before a call can trigger the next attempt.
 
-A pause is as long as the last attempt took, up to this limit. Calls during the pause fail at once.
+A pause is as long as the last attempt took, up to this limit, unless the server requests another wait (`Retry-After`). Calls during the
+pause fail at once, except a request that is sent a second time: it waits for one more attempt.
 """
 
 PROBE_SECONDS = 3.0
@@ -311,7 +312,7 @@ class Connection:
     def _end_session(self, started: float) -> None:
         """Stop using the session for calls, because it has ended. Closing it, which may take some time, follows later.
 
-        If the session was open for at least `STABLE_SECONDS`, let `run` open a new session at once.
+        If at least `STABLE_SECONDS` have passed since `started`, the begin of the attempt to connect, let `run` open a new session at once.
         """
         self._session = None
         if not self._resting and anyio.current_time() - started >= STABLE_SECONDS:
@@ -319,7 +320,7 @@ class Connection:
             logger.info("connection ended, connecting again server=%s", self.server)
 
     def idle_since(self) -> float | None:
-        """Return the time of the last call, or `None` if the session is in use or not open.
+        """Return the event loop time at which the last use ended or the session was opened; `None` if it is in use or not open.
 
         If the result is `None`, the session cannot be closed to make room for the child process of another server.
         """

@@ -18,7 +18,8 @@ class Credentials(Protocol):
     async def after(self, status: int, challenge: str, used: str) -> str | None:
         """Return a new header value after the server rejected the value `used`; `None` if a new value cannot help.
 
-        `status` is 401 or 403, and `challenge` the `WWW-Authenticate` header of the response.
+        `status` is 401 or 403, and `challenge` the `WWW-Authenticate` header of the response. Raises `UpstreamError` if a person must act
+        first, or if new credentials cannot be obtained now.
         """
         ...
 
@@ -47,11 +48,11 @@ class SignInOffer(Protocol):
 
 
 class OwnedCredentials(Credentials, Protocol):
-    """Credentials of one server that are renewed in the background while `run` is running."""
+    """Credentials of one server that are renewed in the background, while requests use them and `run` is running."""
 
     @property
     def sign_in(self) -> SignInOffer | None:
-        """The sign-in that a call can offer to a person; `None` if no sign-in is needed."""
+        """The sign-in that a call can offer to a person; `None` if credentials of this kind need no person."""
         ...
 
     async def reload_tokens(self) -> None:
@@ -59,5 +60,5 @@ class OwnedCredentials(Credentials, Protocol):
         ...
 
     async def run(self) -> None:
-        """Renew the credentials before they expire, until cancelled. Raises no errors."""
+        """Renew the credentials shortly before they expire, when a request uses them, until cancelled. Raises no errors."""
         ...

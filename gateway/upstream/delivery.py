@@ -1,9 +1,9 @@
-"""Calls the tools of a remote server: `RemoteTool` makes a request of each call, and `Delivery` sends the request on the right session.
+"""Calls the tools of a remote server: `RemoteTool` converts a call to a request, and `Delivery` sends the request on the right session.
 
 `Delivery` sends a failed request a second time if `policy.retry_safety` allows it. All callers share one session with a server, with one
 exception: a session of an MCP 2025 server has fixed client capabilities, so a caller with other capabilities may need its own session
-(`caller_sessions`). If a shared child process sends requests for input, one client at a time uses it (`serial_queue`). Results pass through
-unchanged, except for `_meta`.
+(`caller_sessions`), and policy can require it (`callers: separate`). If a shared server over stdio or HTTP+SSE sends requests for input,
+one client at a time uses it (`serial_queue`). Results pass through unchanged, except for `_meta`.
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ class RemoteTool:
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         """Send `tools/call` with the tool's name on its server, and return the outcome.
 
-        If the server runs the call as an MCP task, poll the task until it has a result, unless the caller supports tasks itself.
+        If the server runs the call as an MCP task, poll the task until it has a result, unless the caller supports tasks itself. If the
+        call belongs to a stored task of the gateway and was sent before a restart, only poll the server's task.
         """
         listed = self._listed
         name = listed.definition.name
@@ -243,9 +244,9 @@ class Delivery:
     def question(self, method: str, ctx: CallContext | None) -> Generator[CallContext | None, None, None]:
         """Register a server's request for input while it is open, and yield the context with which to relay it to the caller.
 
-        `ctx` is the call to which the request belongs, `None` if that is unknown. If policy has `callers: auto`, the first request for
-        input of a shared child process limits its use to one client at a time from then on. The calls that run at this time count as calls
-        of one client.
+        `ctx` is the call to which the request belongs. If that is unknown, `ctx` is `None`, and `None` is yielded. If policy has
+        `callers: auto`, the first request for input of a shared server over stdio or HTTP+SSE limits its use to one client at a time from
+        then on. The calls that run at this time count as calls of one client.
         """
         is_unqueued = ctx is None or any(call is ctx for call in self._unqueued.values())
         if self._serial_queue is None and self._serializes_after_input_request and is_unqueued:
@@ -264,6 +265,8 @@ class Delivery:
 
     def questions(self, approving: Sequence[tuple[CallContext, str]]) -> tuple[OpenQuestion, ...]:
         """Return the server's requests for input that have no answer yet, for the gateway's status.
+
+        A cancelled call that the server has not finished is listed too, with an empty method.
 
         `approving` lists the calls whose request for input waits for an approval, each with the name of the approvers.
         """
@@ -293,7 +296,7 @@ class Delivery:
         Raises:
             UpstreamError: The request failed; the subclass tells whether the server may have acted on it.
             ToolFailed: The call is in a loop of gateways, or passed too many gateways.
-            PolicyDenied: The request's `_meta` is malformed; nothing was sent.
+            PolicyDenied: The request's `_meta` is malformed, or the tool differs from its accepted definition; nothing was sent.
         """
         if ctx.facts.meta and isinstance(verdict := judge_meta(ctx.facts.meta), Reject):
             raise PolicyDenied(f"Refused by {verdict.rule}: {verdict.reason}", rule=verdict.rule, subject=self._server)
@@ -402,8 +405,8 @@ class Delivery:
     def _leave(self, session: Session, ctx: CallContext, is_cancelled: bool) -> None:
         """End a call's turn (the exclusive use by its client) on the shared session.
 
-        For a cancelled call, the turn ends when the server has answered a ping. A server that handles one message at a time answers the
-        ping when it has finished the cancelled call.
+        For a cancelled call, the turn ends when the server has answered a ping, or after `timeoutSeconds` of the policy. A server that
+        handles one message at a time answers the ping when it has finished the cancelled call.
         """
         assert self._serial_queue is not None
         if is_cancelled and self._tasks is not None and not session.closed.is_set():
@@ -437,8 +440,9 @@ class Delivery:
     def _needs_own_session(self, askable: JsonObject) -> bool:
         """Return whether a caller needs a session of its own, because the shared session declares other client capabilities.
 
-        `askable` are the capabilities for requests for input that the caller's session would declare. Callers share a child process
-        although their capabilities differ, unless policy forbids it or the caller has roots, which servers read only once, at the start.
+        `askable` are the capabilities for requests for input that the caller's session would declare. Over streamable HTTP, a caller uses
+        the shared session only if neither session declares such capabilities. Callers share another server although their capabilities
+        differ, unless policy forbids it or the caller has roots, which servers read only once, at the start.
         """
         if self._is_streamable_http:
             return bool(askable) or bool(self._guard.shared_capabilities())

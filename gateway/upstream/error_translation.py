@@ -79,7 +79,7 @@ async def explain(
     name added, or raises if policy refuses the request.
 
     Raises:
-        Rejected: The server's error, with URLs that policy allowed.
+        Rejected: The server's error, unchanged or (-32042, for an MCP 2025 client) with the URLs that policy allowed.
         PolicyDenied: Policy refuses a URL, or withholds the capability that the server needs.
         InputUnavailable: The client cannot show URLs.
     """

@@ -2,8 +2,8 @@
 
 Each gateway appends its id to the `via` list in a request's `_meta`. It rejects a request that already contains its id, or that passed
 `MAX_HOPS` gateways. The first half of an id identifies the configuration, and the second half identifies the endpoint that serves the
-configuration (`upstream.hop_id`). `policy.metadata` decides which `_meta` keys the gateway accepts; this module finds every `_meta` of a
-response. Used by `upstream`, and by `server` for listings.
+configuration (`upstream.hop_id`). `policy.metadata` decides which `_meta` keys the gateway accepts; this module finds the `_meta`
+objects of a response, except inside data of tools (`_DATA`). Used by `upstream`, and by `server` for listings.
 """
 
 from __future__ import annotations

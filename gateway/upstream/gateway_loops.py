@@ -1,6 +1,6 @@
 """`GatewayLoops`: drops listing entries that this gateway receives from a server, but that originate from this gateway itself.
 
-That happens if the server is another gateway that is connected to this one. Used by `source`.
+That happens if the server is this gateway, or another gateway that is connected to this gateway. Used by `server_lists`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class GatewayLoops:
     def drop(self, kind: str, entries: Sequence[JsonObject], answered_by: str) -> list[JsonObject]:
         """Return the entries of one list (`kind`) that did not come through this gateway.
 
-        `answered_by` is the gateway id of the server that sent the list; empty if the server is not a gateway. The first loop is logged.
+        `answered_by` is the gateway id of the server that sent the list; empty if the server is not a gateway. A loop is logged when it
+        is first found.
         """
         kept = without_loops(entries, self.own_id)
         before = self.problem

@@ -27,8 +27,9 @@ STDIO = "stdio"
 def hop_id(state: StateFolder, loaded: LoadedConfig, endpoint: str | None) -> str:
     """Return the id of the gateway that serves the configuration `loaded` at `endpoint`. Blocks.
 
-    `endpoint` is a port as text, or `STDIO`; `None` means the configured port. If another gateway with the same configuration started this
-    gateway as a child process, return the id of that gateway, because the two gateways form a loop.
+    `endpoint` is a port as text, or `STDIO`; `None` means the configured port. With port 0, the second half of the id is random. If another
+    gateway with the same configuration started this gateway as a child process, return the id of that gateway, because the two gateways
+    form a loop.
 
     Raises:
         StorageError: The installation's key cannot be read or written.

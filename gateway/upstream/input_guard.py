@@ -157,7 +157,9 @@ class InputGuard:
     # -- decisions on requests ---------------------------------------------------------------------------------
 
     async def judge(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
-        """Decide on one request for input of the server during the call `ctx`. A refused sampling request counts towards the quota too.
+        """Decide on one request for input of the server during the call `ctx`.
+
+        A refused sampling request counts towards the quota too, unless sampling is denied altogether or nothing could answer the request.
 
         Raises:
             PolicyDenied: Policy or a person refuses the request.

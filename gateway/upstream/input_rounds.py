@@ -2,8 +2,8 @@
 
 One result can have requests for a model and requests for the caller. Then the models' answers are stored in the request state, which the
 client returns with its retry, and are sent to the server together with the caller's answers. Therefore the gateway keeps nothing in memory
-between a result and the retry, and calls no model twice. The package `server` protects the request state from the client. `source` calls
-this module for every request.
+between a result and the retry, and sends no request to a model twice. The package `server` protects the request state from the client.
+Used by `source`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ async def converse(guard: InputGuard, send: Leg, ctx: CallContext) -> JsonObject
 
     Return the last result. If it is `input_required`, its requests for input are those for the caller, and policy allowed them.
 
+    Raises the errors of `InputGuard.judge`: one refused request for input fails the whole request.
+
     Raises:
-        PolicyDenied: A request for input was refused, which fails the whole request.
-        ToolFailed: The server sent requests for models in more than `MAX_ROUNDS` results.
+        ToolFailed: `MAX_ROUNDS` results had requests for input, all of which models answered.
     """
     leg = _open(ctx) if guard.answers_itself else ctx
     for _ in range(MAX_ROUNDS):

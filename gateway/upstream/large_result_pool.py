@@ -2,8 +2,8 @@
 
 The gate is the set of checks that every call passes; its rules for results concern hidden characters and size. `LargeResult` is one large
 result. The gateway keeps the received bytes, and parses them itself only if the helper process reports that the result passes unchanged or
-is unusual. Each result has a helper process to itself, so that a crash fails only one call. `LargeBodies` limits the memory of large
-results, and `large_result_worker` is the program of the processes.
+is unusual, or if no helper process can be started. Each result has a helper process to itself, so that a crash fails only one call.
+`LargeBodies` limits the memory of large results, and `large_result_worker` is the program of the processes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from gateway.wire.rpc_envelope import response
 logger = logging.getLogger(__name__)
 
 HELD_BYTES = 4_194_304
-"""Size in bytes from which a helper process parses a result. Parsing a smaller result holds the interpreter's lock for few milliseconds."""
+"""Size in bytes from which a helper process parses a result. Parsing a smaller result holds the interpreter's lock for only a few ms."""
 
 MOST_HELPERS = 2
 """Maximum number of helper processes at once. Further large results wait until one is free."""
@@ -47,7 +47,7 @@ IDLE_SECONDS = 5.0
 JUDGE_SECONDS = 60.0
 """Timeout in seconds of each order to a helper process: to parse a result, and to apply the gate's rules, which may store the result.
 
-The deadline of the call does not cover these steps.
+The deadline of the call covers the parsing, but not the rules, which are applied after the call.
 """
 
 _HEAP = {"MALLOC_MMAP_THRESHOLD_": "262144"}
@@ -60,7 +60,7 @@ LOST = (
 
 
 class HelperProcess:
-    """One helper process. Its methods block: call them in a worker thread."""
+    """One helper process. The constructor, `ask` and `close` block: call them in a worker thread."""
 
     def __init__(self) -> None:
         paths = os.pathsep.join(path for path in sys.path if path)
@@ -129,8 +129,9 @@ class HelperPool:
 
         `claim` is the memory granted for the message. `is_call` returns whether an id belongs to a pending `tools/call`.
 
-        If the message answers a pending `tools/call` with a complete and plain result, return the message with an empty result, and the
-        `LargeResult` that has the real result. Otherwise return the whole message, parsed in this process, and `claim`.
+        If the message answers a pending `tools/call` with a complete and plain result (text, images, audio), return the message with an
+        empty result, and the `LargeResult` that has the real result. Otherwise return the whole message, parsed in this process, and
+        `claim`.
 
         Raises:
             ValueError: The message is not JSON.

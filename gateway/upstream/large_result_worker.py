@@ -5,8 +5,8 @@ do not block the gateway's event loop. Both the helper process and the gateway's
 `gate.results.judge_whole`. `large_result_pool` starts the helper process.
 
 The gateway sends orders on standard input and reads replies from standard output. Each order or reply is a frame: the length of a JSON
-object in four bytes, the object, and as many bytes as the object's member `size` says. The process ends when its standard input ends, so it
-never outlives the gateway.
+object in four bytes (big-endian), the object, and as many bytes as the object's member `size` says. The process ends when its standard
+input ends, so it also ends if the gateway is killed.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def _exactly(stream: IO[bytes], size: int) -> bytes:
 def read_plain(parts: list[bytes]) -> tuple[JsonValue, JsonObject] | None:
     """Parse a JSON-RPC response, and return its id and its result.
 
-    Return `None` if this process cannot apply the gate's rules: the message is not a successful response, the result is incomplete
-    (`input_required`, a task), or a content block is not in `_BLOCKS`.
+    Return `None` if this process cannot apply the gate's rules: the message is not JSON or not a successful response, the result is
+    malformed or incomplete (`input_required`, a task), or the type of a content block is not in `_BLOCKS`.
 
     Takes ownership of `parts`.
     """
@@ -88,8 +88,8 @@ def read_plain(parts: list[bytes]) -> tuple[JsonValue, JsonObject] | None:
 def _judged(result: JsonObject, order: JsonObject) -> tuple[JsonObject, Sequence[bytes]]:
     """Apply the gate's rules that `order` contains to `result`. Return the reply to the gateway: its JSON object and its body.
 
-    If the result passes unchanged, the reply is `whole` without a body. Otherwise the reply has the verdict, and the replacement of the
-    result as the body.
+    If the result passes unchanged or cannot be checked, the reply is `whole` without a body. Otherwise the reply has the verdict, and the
+    replacement of the result as the body.
     """
     store = None if order["store"] is None else ResultStore(**order["store"])
     try:

@@ -1,6 +1,7 @@
 """Reads the complete lists of a server's tools, resources, resource templates and prompts, and converts listed tools to definitions.
 
-The numbers of pages and entries are limited. An entry that is not an object, or has no name, is skipped. `server_lists` stores the results.
+The numbers of pages and entries are limited. An entry that is not an object, or has no name (a resource: no URI), is skipped.
+`server_lists` stores the results.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ MAX_PAGES = 1_000
 """Maximum number of pages of one list. Further pages are not read."""
 
 MAX_ENTRIES = 50_000
-"""Maximum number of entries of one list. Further entries are dropped."""
+"""Number of entries of one list after which no further page is read. If there is a further page, entries above this number are dropped."""
 
 MAX_LISTING_CHARS = 67_108_864
-"""Maximum characters of JSON in all pages of one list together. A list in one page has only the size limit of a message."""
+"""Characters of JSON in the pages of one list after which no further page is read. One page has only the size limit of a message."""
 
 _METHODS = {
     "tools": ("tools/list", "tools", "name"),

@@ -1,7 +1,8 @@
 """`ListingCache`: stores the lists of a server in a file, so that a restarted gateway can serve them before the server has started.
 
-The state folder has one file for each server and digest of its configuration entry. A file is replaced as a whole, so several processes may
-write it. It contains texts of the server and no secrets of the gateway; an unusable file counts as missing. All functions block.
+The state folder has one file for each server and digest of its program, arguments, folder and URL. A file is replaced as a whole, so
+several processes may write it. It contains texts of the server and no secrets of the gateway; an unusable file counts as missing. All
+functions block.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class CachedListing:
     """All lists of one server, with the protocol version and the instructions from the handshake of the session that listed them."""
 
     lists: dict[str, list[JsonObject]]
-    """The entries of each list, as the server sent them, under the keys `tools`, `resources`, `templates` and `prompts`."""
+    """The listed entries, with only accepted `_meta` keys, under the keys `tools`, `resources`, `templates` and `prompts`."""
     is_modern: bool
     protocol_version: str
     instructions: str | None

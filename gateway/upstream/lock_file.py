@@ -29,7 +29,7 @@ class LockFile:
     async def read(self, loaded: LoadedConfig) -> Pins:
         """Return the accepted definitions (pins) in the lock file of a configuration, and watch this file from now on.
 
-        `run` must be running to notice changes.
+        If policy turns pins off for every server, return no pins and watch no file. `run` must be running to notice changes.
 
         Raises:
             ConfigError: The file cannot be read. The previous configuration's file is still watched.

@@ -1,9 +1,9 @@
 """`Pinning`: compares the tools that one remote server lists with their accepted definitions (pins), and finds the tools that differ.
 
-There are two cases. If the lock file contains the server, the pins are the definitions in this file. Then each call is checked against the
-tools that were listed on the session of the call (`Session.listed_tools`), because another session may reach another server process. If the
-lock file does not contain the server, a tool's pin is its first listed definition. Then only the listing that clients see is checked,
-because a model reads only this listing. The module sends no requests.
+There are two cases. If the lock file contains the server, the pins are the definitions in this file. Then each call is checked (unless
+policy only warns) against the tools that were listed on the session of the call (`Session.listed_tools`), because another session may reach
+another server process. If the lock file does not contain the server, a tool's pin is its first listed definition, or a later one that a
+person accepted. Then only the listing that clients see is checked, because a model reads only this listing. The module sends no requests.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class Pinning:
         raise PolicyDenied(f"Tool {name!r} of {self._server!r} is not called: {reason}.", rule=PINS_RULE, subject=name)
 
     def quarantined(self) -> dict[str, str]:
-        """Return the tools that are not served because their definitions differ from the pins, with the command that accepts each."""
+        """Return the tools that are not served because their definitions differ from the pins: tool name → reason and command to accept."""
         return {n: self._held(n, f) for n, f in self._findings.items() if f.change != "removed" and not f.is_served}
 
     def _held(self, name: str, finding: PinFinding) -> str:

@@ -1,8 +1,8 @@
 """Reads and writes the lock file (`gateway.lock.json`): the accepted definitions of remote servers' tools.
 
 `moongate lock` writes the file, and the gateway reads it. It lies beside the configuration and is meant to be committed to version control.
-Its keys are sorted, one per line, and definitions are complete, so that a change can be read as a diff. `policy.pin_check` compares the
-definitions with listed tools. All functions block.
+Servers and tools are sorted, and definitions are complete and indented, so that a change can be read as a diff. `policy.pin_check` compares
+the definitions with listed tools. Reading and writing block.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ def read_pins(path: Path | None) -> Pins:
 
 
 def write_pins(path: Path, pins: Pins, *, mode: int | None = None) -> None:
-    """Write the pins (accepted definitions) to a lock file, replacing it. Equal pins always produce equal bytes.
+    """Write the pins (accepted definitions) to a lock file, replacing it. The order of servers and tools in `pins` does not matter.
 
-    Without `mode`, the file keeps its permissions.
+    Without `mode`, an existing file keeps its permissions, and a new file gets 0644.
 
     Raises:
         StorageError: The file cannot be written, or would be too large to be read again.

@@ -1,8 +1,9 @@
 """`Pipe`: exchanges JSON-RPC messages with one MCP server that runs as a child process, and matches its responses to pending requests.
 
-`stdio` starts and stops the process, and `PipeCarrier` sends the requests. A response sets the result of its request's future at once; all
-other messages are passed to the session in order. Lines that are not JSON-RPC are skipped, and the first one is logged. The last lines of
-stderr are kept for error messages. In the names below, a "call" is a pending request to the process, and an "answer" is its response.
+`stdio` starts and stops the process, and `PipeCarrier` sends the requests. A response sets the result of its request's future at once,
+unless messages that arrived before it are still being processed. All other messages are passed to the session in order. Lines that are not
+JSON-RPC are skipped, and the first one is logged. The last lines of stderr are kept for error messages. In the names below, a "call" is a
+pending request to the process, and an "answer" is its response.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class Pipe(FramedPipe):
         """Number of responses to the child's requests that wait until the child reads."""
 
     async def answer(self, line: bytes) -> None:
-        """Write the response to a request of the child. Drop it if `MAX_UNREAD` responses already wait until the child reads."""
+        """Write the gateway's response to a request of the child. Drop it if `MAX_UNREAD` responses already wait until the child reads."""
         if self._unread >= MAX_UNREAD:
             logger.debug("answer dropped because the server reads none server=%s", self._server)
             return
@@ -148,7 +149,7 @@ class Pipe(FramedPipe):
         self.resume_framing()
 
     def oversized_line_received(self, ends: bytes) -> None:
-        """Fail the request that a line over the size limit answers, and log the first such line.
+        """Fail the request that a line over the size limit answers. Log the line if it is the first that is not used.
 
         `ends` are the line's first and last bytes, from which the id of the request is read.
         """

@@ -1,4 +1,4 @@
-"""`PoisoningCheck`: finds definitions of one server whose texts give orders to a model (tool poisoning), and logs a warning for each.
+"""`PoisoningCheck`: finds definitions of one server whose texts give orders to a model (tool poisoning), and logs new findings.
 
 It only warns, and hides no definition. It checks listings in the background, so that calls do not wait. `policy.poisoning` has the rules,
 and the status of the server shows the findings.

@@ -1,7 +1,7 @@
 """`Readiness`: decides when a starting gateway may answer the first listing request (such as `tools/list`).
 
 The first listing waits for servers that are still connecting, up to `server.startupTimeoutSeconds`, so that it is complete. It does not
-wait for a server whose lists are cached from an earlier start, or that does not respond at all.
+wait for a server whose lists are cached from an earlier start, or that has not answered within `source.SILENT_SECONDS`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Readiness:
     async def settled(self) -> None:
         """Wait until each server that the gateway connects at its start has connected, or failed its first attempt to connect.
 
-        This does not wait for servers that connect at their first call (`start: lazy`) or that a reload added.
+        This does not wait for servers that connect at their first call (`start: lazy`, with lists stored by an earlier run) or that a
+        reload of the configuration added.
         """
         await self._settled.wait()
 

@@ -1,7 +1,7 @@
 """`SerialQueue`: lets one client at a time use a server whose requests for input do not name the call that they belong to.
 
-An MCP 2025 server over stdio sends requests for input (sampling, elicitation, roots) on the pipe that all clients share. To attribute each
-request to the right client, the queue lets only the calls of one client run at a time. This time is the client's "slot".
+An MCP 2025 server over stdio or HTTP+SSE sends requests for input (sampling, elicitation, roots) on the one stream that all clients share.
+To attribute each request to the right client, the queue lets only the calls of one client run at a time. This time is the client's "slot".
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from gateway.tools.context import CallContext
 from gateway.tools.ports import Presence
 
 MAX_JOINED = 32
-"""Maximum number of calls that a client may begin during its exclusive use of a server (its slot) while other clients wait.
+"""Maximum number of waiting calls with which a client's exclusive use of a server (its slot) begins.
 
+Also the maximum number of further calls that the client may begin in its slot while other clients wait.
 More than one is allowed, because a client may need further calls of the server to answer a request for input.
 """
 
@@ -47,7 +48,8 @@ class SerialQueue:
     """Lets the clients of a shared server use the server one after another, each in its slot.
 
     Slots rotate among the principals. The clients of one principal get slots in order of arrival. In a client's slot, all its calls may run
-    at the same time; calls of other clients wait.
+    at the same time; calls of other clients wait. A client is a client session; each call without a client session (MCP 2026) counts as a
+    client of its own.
     """
 
     def __init__(self, question_seconds: float) -> None:

@@ -1,7 +1,8 @@
 """`ServerLists`: reads the lists of tools, resources, resource templates and prompts of one server, and serves them. Used by `source`.
 
-A list is read when the server becomes ready and when it announces a change. `pinning` decides which tools are served, and `listing_cache`
-stores the lists for the next start of the gateway.
+A list is read when the server becomes ready and when it announces a change. The tools are also read before a call if the lock file pins
+them and they were not read on the session of the call since their last change. `pinning` decides which tools are served, and
+`listing_cache` stores the lists for the next start of the gateway.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from gateway.upstream.server_session import Session
 logger = logging.getLogger(__name__)
 
 LIST_TIMEOUT_SECONDS = 60.0
-"""Timeout for reading a server's lists again after it announced a change."""
+"""Timeout for reading a server's lists again after it announced a change, or its tools before a call."""
 
 COALESCE_SECONDS = 0.1
 """Seconds between the announcement of a change and the reading of the lists. Changes announced in this time are read together.
@@ -40,7 +41,7 @@ Some servers announce dozens of changes when they start.
 """
 
 REREAD_SPACING_SECONDS = 1.0
-"""Shortest time between two readings of a server's lists, however often the server announces changes."""
+"""Shortest time between two readings of a server's lists because of changes, however often the server announces changes."""
 
 
 class ServerLists:
@@ -54,7 +55,7 @@ class ServerLists:
         while a call runs.
         """
         self.entries: dict[str, list[JsonObject]] = {"tools": [], "resources": [], "templates": [], "prompts": []}
-        """The entries of each list, as the server sent them."""
+        """The entries of each list, without entries that came from this gateway itself, and with only accepted `_meta` keys."""
         self.loops = GatewayLoops(server, own_id)
         self.suspicions = PoisoningCheck(server, lambda: self.entries)
         self.cached: CachedListing | None = None
@@ -142,7 +143,7 @@ class ServerLists:
         self._tools = tools
 
     def annotations_of(self, name: str) -> JsonMapping | None:
-        """Return a tool's annotations as the server listed them; `None` for an unknown tool."""
+        """Return a tool's annotations as the server listed them; `None` for an unknown tool or a tool without annotations."""
         known = self._tools.get(name)
         return known[1].definition.annotations if known is not None else None
 

@@ -26,10 +26,10 @@ A server that gets the rejection before the cancellation of the call may carry o
 """
 
 MAX_OPEN_REQUESTS = 1_000
-"""Maximum number of requests of one server that wait for their responses. Further requests are rejected."""
+"""Maximum number of requests that a server has open on one session. Further requests are rejected."""
 
 MAX_PENDING_NOTIFICATIONS = 1_000
-"""Number of notifications of one server that may wait for slow callers. Above it, log messages are dropped; other notifications wait."""
+"""Number of notifications on one session that may wait for slow callers. Above it, log messages are dropped; other notifications wait."""
 
 
 class SessionHooks(Protocol):

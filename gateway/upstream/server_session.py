@@ -47,7 +47,7 @@ from gateway.upstream.tracing import request_in_span
 logger = logging.getLogger(__name__)
 
 PROBE_TIMEOUT_SECONDS = 10.0
-"""Timeout of `server/discover`. A server that does not answer in time is treated as an MCP 2025 server."""
+"""Timeout of `server/discover`. A server that does not answer in time is treated as an MCP 2025 server, unless policy sets its era."""
 
 MAX_CACHED_HEADERS = 1024
 """Maximum number of entries in a session's cache of MCP headers for HTTP requests (`MCP-Protocol-Version`, `Mcp-Method`, `Mcp-Name`).
@@ -128,7 +128,9 @@ class Session:
         return self.negotiated.era == "modern"
 
     async def request(self, method: str, params: JsonMapping, envelope: Envelope = PLAIN) -> JsonObject:
-        """Send one request, and return the result as the server sent it. Cancelling this method cancels the request at the server.
+        """Send one request, and return the result as the server sent it.
+
+        Cancelling this method cancels the request at the server, except `initialize`.
 
         Raises:
             RequestFailure: The request failed; the subclass tells whether the server may have acted on it.
@@ -176,7 +178,8 @@ class Session:
         supports. `capabilities` are the client capabilities that an MCP 2025 server gets.
 
         Raises:
-            UpstreamError: The server does not speak MCP, or has no protocol version in common with the gateway; the message says why.
+            UpstreamError: The server cannot be reached, does not speak MCP, or has no protocol version in common with the gateway; the
+                message says why.
         """
         if era == "legacy":
             self.negotiated = await self._initialize(capabilities)
@@ -326,7 +329,7 @@ def _shared(versions: JsonValue, known: tuple[str, ...]) -> list[str]:
 
 @asynccontextmanager
 async def open_session(server: str, carrier: Carrier, hooks: SessionHooks, *, client: JsonObject) -> AsyncGenerator[Session, None]:
-    """Run a session with `server`, and yield it before its handshake. Leaving cancels the session's pending requests.
+    """Run a session with `server`, and yield it before its handshake. Leaving ends the session and fails its pending requests.
 
     The caller calls `negotiate` next. `carrier` sends and receives the messages; it must be open. `client` is the `clientInfo` that the
     server receives.

@@ -1,7 +1,8 @@
 """`UpstreamSource`: makes one remote MCP server available to the gateway as a source of tools, resources, prompts and completion.
 
-Lists are read when the server becomes ready and when it announces a change, never for a call. Each call is one request to the server. The
-package `gate` applies policy to arguments and results, and `input_guard` applies policy to requests for input.
+Lists are read when the server becomes ready and when it announces a change. A call reads the tools first only if the lock file pins them
+and they were not read on the session of the call since their last change. A call is one request to the server, unless it is resent or runs
+as a task. The package `gate` applies policy to arguments and results, and `input_guard` applies policy to requests for input.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ from gateway.upstream.text_filters import readable_input_request, readable_input
 from gateway.upstream.transport import Remote
 
 SILENT_SECONDS = 2.0
-"""Seconds that a client's list request waits for the first message of a server over HTTP. Then the listing leaves out this server."""
+"""Seconds after the start of the gateway for which listings wait for the first answer of a server over HTTP.
+
+Then a listing leaves out this server until it has answered.
+"""
 
 
 class UpstreamSource:
@@ -115,11 +119,11 @@ class UpstreamSource:
         await self.lists.close()
 
     async def settled(self) -> None:
-        """Wait until the first attempt to connect has ended. Return at once for a server that starts with its first call."""
+        """Wait until the first attempt to connect has ended. Return at once for a lazy server (`start: lazy`) with stored lists."""
         await self._connection.settled.wait()
 
     async def is_silent(self) -> bool:
-        """Wait for the first handshake with a server over HTTP. Return whether the server has not answered within `SILENT_SECONDS`.
+        """Wait at most `SILENT_SECONDS` for the first answer of a server over HTTP. Return true if it has neither answered nor failed.
 
         Listings do not wait for a silent server. For a child process, which may take longer to start, return false at once.
         """
@@ -234,7 +238,8 @@ class UpstreamSource:
         """Send one request for the call `ctx` to the server, and return the result.
 
         If the result has requests for input, policy has allowed them, and the caller must answer them. An error that exists only in the
-        server's MCP version is translated to the client's version. Raises the errors of `Delivery.send`.
+        server's MCP version is translated to the client's version. Raises the errors of `Delivery.send`, `begin_again`, `explain` and
+        `InputGuard.judge`.
         """
         if self._is_over:
             text = f"Server {self._server!r} was removed from the configuration, or changed in it; list the tools again."
@@ -285,6 +290,8 @@ class UpstreamSource:
 
     async def _offer_sign_in(self, error: Unauthorized, ctx: CallContext) -> JsonObject:
         """Offer a sign-in page to the local user if the client can show URLs; else raise `error`, which names the command to sign in.
+
+        Return an `input_required` result with the page, or raise error -32042 with the page for an MCP 2025 client.
 
         Remote callers get no offer: the browser would return to the caller's machine, and the gateway would be signed in as that caller.
         """

@@ -30,7 +30,7 @@ from gateway.upstream.pipe import ChildLog, Pipe
 __all__ = ["ChildLog", "open_stdio"]
 
 GRACE_SECONDS = 2.0
-"""Grace period for the end of a child process after its standard input is closed, and again after SIGTERM. Then SIGKILL is sent."""
+"""Seconds that a child process gets to end after its standard input is closed, and again after SIGTERM. Then SIGKILL is sent."""
 
 CHECKS = 100
 """Maximum number of times that the gateway checks, within `GRACE_SECONDS` after SIGTERM, whether the child's process group has ended.
@@ -61,7 +61,7 @@ async def open_stdio(
     names the gateways through which it was started.
 
     Raises:
-        NotSent: The program cannot be started.
+        NotSent: The program cannot be started, or a chain of gateways would start each other endlessly (`ChildProcesses.lineage`).
     """
     lineage = {} if children is None else children.lineage(server)
     if sys.platform == "win32":

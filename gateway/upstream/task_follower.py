@@ -2,8 +2,9 @@
 
 With the extension of MCP 2026 (`io.modelcontextprotocol/tasks`, SEP-2663), the server may run any call as a task. In 2025-11-25, the client
 requests a task, for tools listed with task support `required`. Once a task's id is known, the call is never resent; after a broken
-connection, only the request about the task is resent. `source` uses this module for callers that do not support tasks, and `library`
-for Python programs. Requests are sent through the interface `TaskLine`.
+connection, only the request about the task is resent. `delivery` uses this module: it polls tasks for callers that do not support tasks,
+and checks the states of tasks that other callers poll. `library` uses it for Python programs. Requests are sent through the interface
+`TaskLine`.
 """
 
 from __future__ import annotations
@@ -76,9 +77,9 @@ class MCPTaskOptions:
     default_ttl: timedelta | None = None
     """How long a server with MCP 2025-11-25 is requested to keep a task (`ttl`); `None`: the server decides."""
     cancel_remote_task_on_local_cancellation: bool = True
-    """Whether the task is cancelled at the server when the call is cancelled."""
+    """Whether the task is cancelled at the server when the call is cancelled, unless the call is resumed after a restart of the gateway."""
     max_task_wait: timedelta | None = None
-    """Longest time to wait for the result of a task, from its creation; `None`: no limit."""
+    """Longest time to poll a task for its result. It begins again if the call is resumed after a restart. `None`: no limit."""
 
     def __post_init__(self) -> None:
         for name, value in (("default_ttl", self.default_ttl), ("max_task_wait", self.max_task_wait)):
@@ -130,7 +131,7 @@ class TaskLine(Protocol):
         ...
 
     async def answer_input_request(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
-        """Apply policy to a task's request for input, identified by `key`, send it to the caller, and return the answer.
+        """Apply policy to a task's request for input, identified by `key`, and return the answer of the caller or of a model.
 
         Raises if policy refuses the request.
         """
@@ -138,7 +139,10 @@ class TaskLine(Protocol):
 
 
 class TaskFollower:
-    """Polls the tasks of one server until they have results, and cancels them if their calls end. Safe for concurrent calls."""
+    """Polls the tasks of one server until they have results. Safe for concurrent calls.
+
+    If a call is cancelled, polling fails or `max_task_wait` has passed, the task is cancelled at the server.
+    """
 
     def __init__(self, server: str, line: TaskLine, options: MCPTaskOptions, *, readable: Callable[[str], str] = str) -> None:
         """Create the object without side effects.
@@ -159,10 +163,10 @@ class TaskFollower:
         """Call a tool as a task of MCP 2025-11-25, wait for the task, and return its result.
 
         `params` and `headers` are those of the `tools/call` request. If the server rejects the task (error -32601 or -32602), send the
-        request once more, without a task.
+        request once more, without a task. If the server answers with a result instead of a task, return this result.
 
         Raises:
-            TaskError: The task failed, was lost, or took longer than `max_task_wait`.
+            TaskError: The task failed, was lost, or took longer than `max_task_wait`; or it is unknown whether the task was created.
             UpstreamError: The server rejected the call, or nothing could be sent.
         """
         tool = str(params.get("name"))
@@ -192,6 +196,7 @@ class TaskFollower:
 
         Raises:
             TaskError: The task failed, was lost, or took longer than `max_task_wait`.
+            PolicyDenied: Policy refuses a request for input of the task.
         """
         options = self.options
         if ctx.ports.durable is not None:
@@ -236,7 +241,7 @@ class TaskFollower:
         """Return the polled state of a task with only those requests for input that are for the caller.
 
         Policy is applied to each request when it is first seen, not at every poll; models of the gateway may answer it. If policy refuses a
-        request, the task is cancelled and returned as failed.
+        request, the task is cancelled and returned as failed. If no request remains, the status becomes `working`.
         """
         shown: JsonObject = {}
         for key, request in cast("JsonObject", task["inputRequests"]).items():
@@ -371,7 +376,11 @@ class _Followed:
         return cast("JsonObject", result)
 
     async def _answer_legacy(self, latest: JsonObject) -> JsonObject:
-        """Send `tasks/result` and return the task's result. A server with MCP 2025-11-25 sends requests for input during this request."""
+        """Send `tasks/result` and return the task's result. A server with MCP 2025-11-25 sends requests for input during this request.
+
+        Raises:
+            TaskError: The client supports no request for input, or the task failed.
+        """
         if not any(self._ctx.facts.client.can(c) for c in ("elicitation", "sampling", "roots")):
             raise self._failed(latest)
         return await self._fetch(latest)
@@ -417,7 +426,7 @@ def task_options(policy: TaskPolicy) -> MCPTaskOptions:
 
 
 def poll_seconds(task: JsonMapping) -> float:
-    """Return the seconds until the next poll of a task, from its poll interval (`pollIntervalMs` in 2026, `pollInterval` in 2025)."""
+    """Return the seconds until the next poll of a task, from its poll interval in ms (`pollIntervalMs` in 2026, `pollInterval` in 2025)."""
     wanted: JsonValue = task.get("pollIntervalMs", task.get("pollInterval"))
     if isinstance(wanted, bool) or not isinstance(wanted, int | float) or not wanted > 0:
         return MIN_POLL_SECONDS

@@ -21,7 +21,7 @@ from gateway.upstream.gateway_chain import received_input_request
 def readable_input_request(request: JsonObject, policy: SourcePolicy, server: str) -> JsonObject:
     """Return a server's request for input without hidden text, and with only the `_meta` keys that the gateway accepts.
 
-    Hidden text is text that a person does not see but a model reads.
+    Hidden text is text that a person does not see but a model reads. With the policy key `hiddenText: allow`, it is kept.
 
     Raises:
         PolicyDenied: The request has hidden text, and the policy's `hiddenText` is `refuse`.

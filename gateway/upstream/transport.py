@@ -67,10 +67,10 @@ async def open_transport(
     """Open the transport of `entry`, and yield its carrier, the object that sends requests.
 
     Leaving closes the connection or ends the child process. `children` watches the gateway's child processes; it is `None` in a program
-    that uses this package as a library. If `is_direct` is false, the MCP SDK sends all requests over streamable HTTP.
+    that uses this package as a library. If `is_direct` is false, the MCP SDK sends all requests to a server over streamable HTTP.
 
     Raises:
-        NotSent: The child process cannot be started, or the URL is unusable.
+        NotSent: The child process cannot be started, or the URL is unusable, or does not lead to the HTTP+SSE transport that is configured.
     """
     bodies = children.bodies if children is not None else None
     if isinstance(entry, StdioServer):

@@ -99,10 +99,10 @@ class Carrier(Protocol):
         ...
 
     async def request(self, request: OutgoingRequest) -> JsonObject:
-        """Send one request and return its result. Cancelling this method cancels the request at the server.
+        """Send one request and return its result. Cancelling this method cancels the request at the server, except `initialize`.
 
         Raises:
-            RequestFailure: The request failed. Its text is only the cause; `describe` makes the message for the caller.
+            RequestFailure: The request failed. If its text is only the cause, `describe` makes the message for the caller.
             ToolFailed: The parameters cannot be encoded as JSON.
         """
         ...
@@ -133,9 +133,10 @@ def rejected(server: str, error: RpcError) -> Rejected:
 
 
 def describe(failure: RequestFailure, method: str) -> RequestFailure:
-    """Return a failure that replaces `failure`, with a message for the caller that names the server and the method.
+    """Return `failure`, which a carrier raised for a request with `method`, with a message for the caller that names the server.
 
-    A carrier raised `failure` with a text that gives only the cause.
+    The text of a `Malformed`, `OutcomeUnknown` or `TooLarge` failure gives only the cause, so a new failure replaces it. Any other failure
+    is returned as it is.
     """
     server = failure.server
     match failure:

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RESUME_ATTEMPTS = 4
-"""Maximum number of attempts to resume an event stream that ended before its response (`Last-Event-ID`)."""
+"""Maximum number of attempts to resume an event stream, each time it ends before its response (`Last-Event-ID`)."""
 
 RESUME_SECONDS = 1.0
 """Seconds before an event stream is resumed if the server sent no `retry` field. The SDK's transport waits the same time."""
@@ -66,7 +66,7 @@ MIN_RESUME_SECONDS, MAX_RESUME_SECONDS = 0.1, 60.0
 """Shortest and longest wait before an event stream is resumed, if the server sent a `retry` field."""
 
 MAX_UNACKNOWLEDGED = 64
-"""Maximum number of messages without a JSON-RPC response that are being sent to one server at the same time.
+"""Maximum number of messages without a JSON-RPC response that are sent in the background in one session at the same time.
 
 These messages are cancellations, and responses to requests of the server. Further messages wait.
 """
@@ -130,6 +130,7 @@ class HttpCarrier:
 
         Raises:
             NeedsSdk: Only the MCP SDK's transport can send the request.
+            RequestFailure, ToolFailed: As for `Carrier.request`.
         """
         head = self.heads.head(self.headers_of(request))
         if head is None:
@@ -263,7 +264,7 @@ class HttpCarrier:
     async def result_in(self, stream: EventStream, number: int, request: OutgoingRequest) -> JsonObject | None:
         """Read an event stream until the result of the request arrives, and return the result; `None` if the stream ends without a result.
 
-        The server's requests and notifications on the stream go to the `Receiver`.
+        Progress on the request goes to `request.progress`, other notifications to the `Receiver`, and requests to `receive_request`.
         """
         is_call = request.method == "tools/call"
         try:

@@ -123,9 +123,9 @@ def stays_at_origin(url: str, following: str) -> bool:
 def is_session_gone(status: int, body: bytes) -> bool:
     """Return whether a response in an MCP 2025 session means that the server does not know the session and did not process the request.
 
-    `status` and `body` are those of the HTTP response. The specification requires status 404. Many servers that use the TypeScript SDK
-    send 400 with a text about the session id and without a request id. An error with a request id is the response to that request, whatever
-    its text.
+    `status` and `body` are those of the HTTP response. The specification requires status 404, which is always read in this way.
+    Many servers that use the TypeScript SDK send 400 with a text about the session id and without a request id. A 400 with a request id is
+    the response to that request, whatever its text.
 
     Decided: after status 400, the text decides. Because: a firewall before the server sends 400 for unrelated reasons, which a caller can
     provoke, and a new session would end the server's state for all callers. Revisit when: such servers send 404.

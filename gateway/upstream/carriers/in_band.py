@@ -28,7 +28,7 @@ _TYPES = {kind.__name__: kind for kind in (Forbidden, Malformed, NotSent, Outcom
 
 
 def to_rpc_error(failure: RequestFailure) -> RpcError:
-    """Encode a failure (other than `Rejected`) as a JSON-RPC error, which the SDK hands on unchanged from transport to carrier."""
+    """Encode a failure (other than `Rejected`) as a JSON-RPC error, which the SDK passes unchanged from transport to carrier."""
     seconds = failure.retry_after_seconds if isinstance(failure, Busy) else None
     kind = next((name for name, each in _TYPES.items() if type(failure) is each), NotSent.__name__)
     return RpcError(INTERNAL_ERROR, str(failure), {"marker": _MARKER, "failure": kind, "retryAfter": seconds})

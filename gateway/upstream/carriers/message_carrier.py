@@ -45,7 +45,7 @@ class MessageCarrier(ABC):
         """Send one message to the server for the call `ctx` (`None` outside calls). Raises `BrokenResourceError` on a closed channel."""
 
     async def until_open(self) -> None:  # noqa: B027  # most channels are open from the start
-        """Wait until the channel is open, so that messages can be sent."""
+        """Wait until the channel is open, so that messages can be sent, or the carrier is closed."""
 
     @abstractmethod
     async def listen(self) -> None:
@@ -111,7 +111,10 @@ class MessageCarrier(ABC):
         """Send the JSON of a response to a request of the server. Raises nothing if it cannot be sent."""
 
     def receive(self, message: JsonObject) -> None:
-        """Process a message of the server: a response ends its pending request; a request or notification goes to the `Receiver`."""
+        """Process a message of the server: a response ends its pending request; a request or notification goes to the `Receiver`.
+
+        Progress on a pending request goes to `OutgoingRequest.progress` instead.
+        """
         if "method" not in message:
             number = message.get("id", -1)
             self.settle(number_of(number), outcome_of(message, number))

@@ -100,7 +100,7 @@ class SdkCarrier(MessageCarrier):
         return self._streams is not None
 
     async def until_open(self) -> None:
-        """Wait until the task that runs `serve` has opened the SDK's streams."""
+        """Wait until the task that runs `serve` has opened the SDK's streams, or the carrier is closed."""
         self._is_wanted.set()
         await self._is_opened.wait()
 

@@ -143,10 +143,11 @@ class AuthorizedTransport(httpx2.AsyncBaseTransport):
         self._origin = origin(httpx2.URL(url))
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request with credentials, and once more with renewed credentials if the server answers 401 or 403.
+        """Send a request with credentials. If the server answers 401 or 403, send it once more if the credentials can be renewed.
 
         Raises:
-            RequestFailure: The credentials are missing or unusable, or the server rejects them.
+            UpstreamError: The credentials are missing or unusable, or the server rejects them.
+            StorageError: The stored credentials cannot be read, written or locked.
         """
         if origin(request.url) != self._origin:
             return await self._inner.handle_async_request(request)
@@ -216,8 +217,8 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send an HTTP request, and return its response. If a POST fails, return a response with a JSON-RPC error instead of raising.
 
-        A message that later messages may overtake (a cancellation, or the response to a server's request) is sent in the background;
-        its response is `202 Accepted` at once.
+        A message that later messages may overtake (a cancellation, or the response to a server's request) is sent in the background, unless
+        `MAX_UNACKNOWLEDGED` such messages are being sent; its response is `202 Accepted` at once.
         """
         if request.method == "POST" and self._tasks is not None and self._in_passing < MAX_UNACKNOWLEDGED and _may_arrive_late(request):
             self._in_passing += 1
@@ -275,7 +276,7 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
                 flight.cancel()
 
     async def _listen(self, request: httpx2.Request) -> httpx2.Response:
-        """Open the standalone stream (GET) of an MCP 2025 session, and try again until the server accepts or refuses it."""
+        """Open the standalone stream (GET) until the server accepts or refuses it, or resume a stream with `RESUME_ATTEMPTS` attempts."""
         wait, attempts = RELISTEN_SECONDS, RESUME_ATTEMPTS if "last-event-id" in request.headers else math.inf
         while True:
             attempts -= 1

@@ -44,7 +44,8 @@ async def open_sse(server: str, entry: SseServer, credentials: Credentials | Non
     """Open the event stream of the server, read its `endpoint` event, and yield a carrier for the connection.
 
     Raises:
-        NotSent: The server does not offer the HTTP+SSE transport at this URL.
+        NotSent: The server cannot be reached, rejects the credentials, or does not offer the HTTP+SSE transport at this URL.
+        OutcomeUnknown: The connection broke before the response to the GET arrived.
     """
     async with (
         build_sse_client(server, entry.url, entry.headers, credentials) as client,

@@ -44,7 +44,10 @@ def normalize_name(name: str) -> str:
 
 
 def local_name(remote: str, prefix: str | None) -> str:
-    """Return the name that a remote tool or prompt has in the program: the prefix, `_` and the normalised remote name."""
+    """Return the name that a remote tool or prompt has in the program: the prefix, `_` and the normalised remote name.
+
+    Without a prefix, return the normalised remote name alone.
+    """
     name = normalize_name(remote)
     stem = normalize_name(prefix).rstrip("_.-") if prefix else ""
     if not stem:

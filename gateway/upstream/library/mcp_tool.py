@@ -142,7 +142,10 @@ class MCPTool(ABC):
             await self.load_prompts()
 
     async def close(self) -> None:
-        """Close the connection. `functions` stays as it is, and a call of a function opens the connection again."""
+        """Close the connection. `functions` stays as it is, and a call of a function opens the connection again.
+
+        A session that the program passed stays open, but this object does not use it any more.
+        """
         await self.tasks.drain()
         await self._link.close()
 
@@ -204,7 +207,10 @@ class MCPTool(ABC):
 
     @property
     def functions(self) -> list[MCPFunction]:
-        """The allowed tools and then prompts, as last listed. With progressive disclosure, only helper functions and loaded functions."""
+        """The allowed tools and then prompts, as last listed.
+
+        With progressive disclosure, only the helper functions, the functions in `always_load` and the loaded functions.
+        """
         return self._disclosure.visible if self._disclosure is not None else self._allowed()
 
     def _allowed(self) -> list[MCPFunction]:
@@ -391,8 +397,10 @@ class MCPTool(ABC):
     async def get_prompt(self, prompt_name: str, /, **arguments: str) -> str:
         """Return a prompt of the server as text, by its remote name, rendered with `arguments`.
 
+        The setting `parse_prompt_results` replaces the conversion to text.
+
         Raises:
-            ToolFailed: Prompts are not loaded, or the server could not be reached or answered with an error.
+            ToolFailed: Prompts are not loaded, or the server could not be reached, answered with an error, or did not answer in time.
         """
         if not self._options.get("load_prompts", True):
             raise ToolFailed(f"The prompts of {self.name!r} are not loaded; set load_prompts=True.")

@@ -65,7 +65,7 @@ class MCPToolOptions(TypedDict, total=False):
     session: ClientSession | None
     """A session that the program opens and closes itself. Then no connection is opened, and the sampling settings do not apply."""
     request_timeout: float | None
-    """Seconds for connecting and for each request; by default 30 to connect and 120 for a call."""
+    """Seconds for connecting, and for each call of a tool or prompt; by default 30 to connect and 120 for a call."""
     client: SupportsChatGetResponse | None
     """Chat client that answers sampling requests. With `None`, the default, sampling is not declared to the server."""
     sampling_approval_callback: SamplingApprovalCallback | None

@@ -49,7 +49,10 @@ def _from_resource(resource: JsonObject) -> Content:
 
 
 def to_prompt_text(result: JsonMapping) -> str:
-    """Convert a `GetPromptResult` to one text: the text of its only message, or a JSON list with the texts of several messages."""
+    """Convert a `GetPromptResult` to one text: the text of its only message, or a JSON list with the texts of several messages.
+
+    The text of a message without text is its content as JSON. Without messages, return an empty text.
+    """
     texts = [_prompt_text(message.get("content")) for message in cast("Sequence[JsonMapping]", result.get("messages") or ())]
     return texts[0] if len(texts) == 1 else json.dumps(texts, ensure_ascii=False) if texts else ""
 

@@ -47,7 +47,7 @@ class Callback:
         self._arrived = anyio.Event()
 
     async def wait(self, state: str) -> Redirected:
-        """Wait for the redirect with the given `state`, and return the authorization response in it. Other requests get status 400."""
+        """Wait for the redirect with `state`, and return its authorization response. Requests without this state get an error page."""
         self._state = state
         await self._arrived.wait()
         assert self._result is not None
@@ -84,7 +84,7 @@ async def listening(port: int, *, prefer: int | None = None) -> AsyncGenerator[C
     If `port` is 0, use the port `prefer` if it is free, else any free port.
 
     Raises:
-        ConfigError: The port is taken.
+        ConfigError: The port cannot be used, for example because it is taken.
     """
     callback, bound = Callback(), None
     async with AsyncExitStack() as stack:

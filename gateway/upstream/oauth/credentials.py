@@ -1,8 +1,9 @@
 """`OAuthCredentials`: provides the `Authorization` header for requests to one server, from the OAuth token in the state folder.
 
 A valid token is returned from memory, without a lock. One task of one process at a time renews a token: a lock of this object excludes
-other tasks, and the lock of the token file excludes other processes. `run` renews a token before it expires, so that calls do not wait for
-the authorization server. `carriers.sdk_http_transport.AuthorizedTransport` adds the header to requests.
+other tasks, and the lock of the token file excludes other processes. If a request uses a token shortly before it expires, `run` renews the
+token in the background, so that calls do not wait for the authorization server. `carriers.sdk_http_transport.AuthorizedTransport` adds the
+header to requests.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ The margin is needed because clocks differ and the request takes time.
 """
 
 AHEAD_SECONDS = 60.0
-"""Seconds before the expiry of a token at which it is renewed in the background, but not before half of its lifetime has passed."""
+"""Seconds before the expiry of a token in which a request that uses the token also starts its renewal in the background.
+
+The renewal does not begin before half of the token's lifetime has passed.
+"""
 
 CHECK_SECONDS = 1.0
 """Shortest time in seconds between two checks whether the token file has changed because of a sign-in or sign-out in another process."""
@@ -45,7 +49,7 @@ RETRY_SECONDS = 5.0
 """Seconds before a failed renewal in the background is retried."""
 
 FETCH_ALL_SECONDS = 14.0
-"""Timeout for discovery and the token request together. It is shorter than the timeout for connecting to a server."""
+"""Timeout for discovery and the token request together. It is shorter than the default `connectTimeoutSeconds`."""
 
 
 class ScopeMissing(UpstreamError):
@@ -55,7 +59,8 @@ class ScopeMissing(UpstreamError):
 class OAuthCredentials:
     """The OAuth tokens of the gateway for one server, which all callers share.
 
-    While `run` is running, tokens are renewed before they expire; otherwise, a call that needs an expired token renews it first.
+    While `run` is running, a token that a request uses shortly before its expiry is renewed in the background. A request that needs an
+    expired token renews it first.
     """
 
     def __init__(self, server: str, url: str, auth: OutboundAuth, file: TokenFile) -> None:
@@ -81,6 +86,7 @@ class OAuthCredentials:
         Raises:
             Unauthorized: A person must sign in, or the configured client was rejected.
             NotSent: The authorization server cannot be reached now.
+            StorageError: The token file cannot be read, written or locked.
         """
         if anyio.current_time() - self._checked_at > CHECK_SECONDS:
             await self.reload_tokens()
@@ -97,8 +103,8 @@ class OAuthCredentials:
         `status` (401 or 403) and `challenge` (`WWW-Authenticate`) are those of the server's response.
 
         Raises:
-            ScopeMissing: The server requires a scope that the gateway cannot get without a person.
-            Unauthorized, NotSent: As for `header`.
+            ScopeMissing: The server requires a scope that the gateway cannot get without a person, or rejects tokens that have the scope.
+            Unauthorized, NotSent, StorageError: As for `header`.
         """
         fields = httpx2.Response(status, headers={"www-authenticate": challenge})
         if status == 401:
@@ -121,7 +127,7 @@ class OAuthCredentials:
     async def _after_missing_scope(self, scope: str, used: str) -> str | None:
         """Request a token with the missing `scope`, and return the header value for it.
 
-        This is possible only for client credentials without configured scopes.
+        This is possible only for client credentials without configured scopes. If a person signs in, store the scope for the next sign-in.
 
         Raises:
             ScopeMissing: A person must add the scope to the configuration or sign in again, or the token already has the scope.
@@ -149,7 +155,7 @@ class OAuthCredentials:
         return f"check `policies.{self.server}.auth`"
 
     async def run(self) -> None:
-        """Renew tokens before they expire, and run the sign-ins that calls request, until cancelled."""
+        """Renew tokens that requests use shortly before their expiry, and run the sign-ins that calls request, until cancelled."""
         async with anyio.create_task_group() as tasks:
             if self.sign_in is not None:
                 tasks.start_soon(self.sign_in.run)
@@ -278,7 +284,7 @@ def _is_due(grant: Grant) -> bool:
 
 
 def _ends_within(grant: Grant, seconds: float, share: float) -> bool:
-    """Return whether the access token expires within `seconds`, or within `share` of its whole lifetime, whichever is shorter."""
+    """Return whether the access token expires within `seconds`, or `share` of its lifetime if shorter; false without an expiry time."""
     if grant.expires_at is None:
         return False
     return grant.expires_at - time.time() < min(seconds, (grant.expires_at - grant.obtained_at) * share)

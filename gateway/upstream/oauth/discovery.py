@@ -31,7 +31,7 @@ class IssuerMetadata(BaseModel):
     """
 
     issuer: str
-    """The issuer identifier of the authorization server. It is compared with other issuers as text."""
+    """The issuer identifier of the authorization server. It is compared with other issuers as text, except for a `/` as its whole path."""
     token_endpoint: str
     """URL of the token endpoint."""
     authorization_endpoint: str | None = None
@@ -71,6 +71,7 @@ async def find_resource(fetch: GuardedFetch, server: str, url: str, hint: str | 
 
     Raises:
         Unauthorized: The metadata is for another resource, so no token must be requested with it.
+        FetchRefused: A response is too large or compressed.
         FetchFailed: The server cannot be reached.
     """
     canonical = resource_url_from_server_url(url)
@@ -106,8 +107,8 @@ async def find_issuer(fetch: GuardedFetch, server: str, issuer: str) -> IssuerMe
 
     Raises:
         Unauthorized: The metadata is missing, or contains another issuer.
-        FetchRefused: The address of the issuer is not allowed.
-        FetchFailed: The issuer cannot be reached.
+        FetchRefused: The address of the issuer is not allowed, or a response is too large or compressed.
+        FetchFailed: The issuer cannot be reached, or has an internal error.
     """
     for candidate in build_oauth_authorization_server_metadata_discovery_urls(issuer, issuer):
         response = await fetch.get(candidate)

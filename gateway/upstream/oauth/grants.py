@@ -32,9 +32,10 @@ DEFAULT_AUTH_METHOD = "client_secret_basic"
 
 
 class GrantRefused(Unauthorized):
-    """Raised if the authorization server refuses a request.
+    """Raised if the authorization server refuses a request, or does not support what the gateway needs to send it.
 
-    `code` is the OAuth error code in the response, such as `invalid_grant`, or the HTTP status.
+    `code` is the OAuth error code in the response, such as `invalid_grant`, or the HTTP status. If no request was sent, it is
+    `registration` or `client-authentication`, which the server does not support.
     """
 
     def __init__(self, message: str, *, server: str, code: str) -> None:
@@ -58,8 +59,8 @@ class TokenClient:
 
         Raises:
             GrantRefused: The issuer refused the request.
-            FetchRefused: The issuer's address is not allowed, or the response is too large.
-            FetchFailed: The issuer cannot be reached, has an internal error, or did not send a valid token.
+            FetchRefused: The issuer's address is not allowed, or the response is too large or compressed.
+            FetchFailed: The issuer cannot be reached, is overloaded, has an internal error, or did not send a valid token.
         """
         asked_at = time.time()
         response = await self._post(self.metadata.token_endpoint, grant, secret, form)

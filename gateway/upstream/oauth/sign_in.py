@@ -64,7 +64,8 @@ class SignIn:
         Raises:
             Unauthorized: The sign-in was refused or failed; the message says why.
             NotSent: The server or the issuer cannot be reached.
-            ConfigError: The port for the redirect is in use.
+            ConfigError: The port for the redirect cannot be used.
+            StorageError: The tokens cannot be stored.
         """
         try:
             resource, challenged = await self._probe()
@@ -83,7 +84,7 @@ class SignIn:
     async def sign_out(self) -> tuple[bool, bool]:
         """Delete the stored tokens, and revoke them at the authorization server.
 
-        Return whether a token file existed, and whether the tokens were revoked.
+        Return whether a token file existed, and whether the authorization server revoked at least one of the tokens.
         """
         async with self._file.locked():
             try:
@@ -136,7 +137,8 @@ class SignIn:
     def _scope(self, resource: Resource, challenged: str | None, metadata: IssuerMetadata, old: Grant | None) -> str | None:
         """Return the scopes to request, separated by spaces: those in the configuration, else in the 401 response, else in the metadata.
 
-        Scopes that the server required for earlier requests are added, and `offline_access` if the authorization server supports it.
+        Scopes that the server required for earlier requests are added, and `offline_access` if the authorization server supports it. If
+        none of these has a scope, return `None`.
         """
         scope = " ".join(self._auth.scopes) or challenged or " ".join(resource.scopes) or None
         scope = union_scopes(scope, old.wanted_scope if old is not None else None)
@@ -196,7 +198,12 @@ class SignIn:
         return given
 
     def _authorize_url(self, metadata: IssuerMetadata, query: dict[str, str]) -> str:
-        """Return the URL of the sign-in page with `query` added. Raises `FetchRefused` unless it is https, or http on this machine."""
+        """Return the URL of the sign-in page with `query` added.
+
+        Raises:
+            Unauthorized: The authorization server has no sign-in page.
+            FetchRefused: The URL is malformed, or neither https nor (for an MCP server on this machine) http on this machine.
+        """
         endpoint = metadata.authorization_endpoint
         if endpoint is None:
             raise Unauthorized(f"{metadata.issuer!r} has no sign-in page; its metadata names none.", server=self._server)

@@ -16,7 +16,7 @@ from gateway.upstream.oauth.sign_in import Invitation, SignIn
 logger = logging.getLogger(__name__)
 
 INVITE_SECONDS = 15.0
-"""Timeout for finding the URL of the sign-in page (discovery and client registration)."""
+"""Longest time that a call waits for the URL of the sign-in page (discovery and client registration), which may still come later."""
 
 
 class SignInPage:
@@ -49,7 +49,7 @@ class SignInPage:
             await self._over.wait()
 
     async def run(self) -> None:
-        """Run a sign-in each time `invite` requests one, until cancelled. A failure is logged."""
+        """Run a sign-in each time `invite` requests a sign-in, until cancelled. A failure is logged."""
         while True:
             await self._wanted.wait()
             try:
