@@ -365,7 +365,7 @@ class FunctionTool(Generic[P, R]):
         return Complete.text(text, structured=value if isinstance(value, dict) else None)
 
     async def run(self, arguments: JsonObject, ctx: CallContext) -> JsonValue | ToolOutcome:
-        """Run the function once, and return its result as JSON. A `ToolOutcome`, and a `GatewayError` that it raises, stay unchanged.
+        """Run the function, and return its result as JSON; a `ToolOutcome` stays unchanged. A `GatewayError` of the function is raised.
 
         Raises:
             ToolFailed: The arguments are invalid, there is no function, a limit is reached, or the function failed (`FunctionFailed`).
