@@ -344,7 +344,7 @@ class Catalog:
         return [self._tools[wire["name"]].described(wire, scopes) for wire in admitted]
 
     def reviews(self, principal: Principal) -> bool:
-        """Return whether the principal may see the tool `review_approvals`. The result may differ between principals with equal scopes."""
+        """Return whether the principal may see `review_approvals`, or there is no such tool. Principals with equal scopes may differ."""
         return REVIEW_TOOL not in self._tools or self.may_review(principal)
 
     def wire(self, kind: Kind, principal: Principal = LOCAL) -> list[JsonObject]:

@@ -1,8 +1,9 @@
 """`GatewaySource`: provides the tools and resources about the gateway itself to the catalog, as a source with the id `gateway`.
 
 The source has the tool `read_result` with the resources `moongate://results/<id>` for shortened results, and `gateway_status` with
-`moongate://status`. If agents are served, it also has `session_list` and `session_delete` with `session://<id>`. If a tool can run as a
-task, it also has `task_status`, `task_result` and `task_cancel`. The names of this source have no prefix, so no other source can use them.
+`moongate://status` (unless `server.statusTool` is off). If an agent with sessions is served, it also has `session_list` and
+`session_delete` with `session://<id>`. If a tool can run as a task, it also has `task_status`, `task_result` and `task_cancel`.
+`GatewaySource.offer` adds further optional tools. The names of this source have no prefix, so no other source can use them.
 `app` creates the source.
 """
 
@@ -49,7 +50,7 @@ class GatewaySource:
         `store` has the stored results, which were too large to return whole. `status` is the tool `gateway_status`, or `None` if
         `server.statusTool` is off. `records` is the database with agent sessions and with the calls that wait for a person's approval.
         `finders` are the tools that find and load on-demand tools. `task_tools` read and cancel tasks; the catalog lists them only while
-        some tool can run as a task. A person can approve all later calls of a tool too; such an approval lasts `standing_days` days.
+        some tool can run as a task. An operator can approve all later calls of a tool, too; such an approval lasts `standing_days` days.
         """
         self._review = ReviewApprovals(records, standing_days)
         self._store = store

@@ -45,7 +45,10 @@ class Inspection:
         self._models = models
 
     def sources(self) -> list[SourceStatus]:
-        """Return the status of every source of tools, in the order of the catalog, with disabled servers last. Secrets are masked."""
+        """Return the status of every source of tools, in the order of the catalog, with disabled servers last. Secrets are masked.
+
+        The tools of the gateway itself, such as `gateway_status`, have no status.
+        """
         count, loaded = self._catalog.count, self._sources.loaded
         statuses = [local_status(name, local.source, count(name)) for name, local in self._local.table.items()]
         for upstream in self._servers.sources:
@@ -120,9 +123,10 @@ class Inspection:
             await upstream.lists.suspicions.judge()
 
     async def remarks(self) -> list[str]:
-        """Return one line for each fault in a policy, and for each tool that looks like, or mentions, a tool of another source.
+        """Return one line for each fault in a policy, and for each server's tool that looks like, or mentions, a tool of another server.
 
-        Policies of servers that are not connected are left out, because their tools are unknown.
+        Tools in the lock file that their server no longer lists get a line, too. Policies of servers that are not connected are left out,
+        because their tools are unknown.
         """
         found = remarks_of(await own_findings(self._sources.loaded, self._local.sources))
         found += [remark for upstream in self._servers.sources for remark in server_remarks(self._sources.loaded, upstream)]

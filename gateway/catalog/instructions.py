@@ -31,7 +31,7 @@ _INTRODUCTION = "This endpoint is a gateway: its tools come from several sources
 def build_instructions(
     configured: str | None, sources: Sequence[SourceStatus], notes: Mapping[str, str], skills: int, scopes: Sequence[str] | None = None
 ) -> str:
-    """Return the MCP instructions for a caller whose API key has these `scopes`. Sources that the caller may not use are left out.
+    """Return the MCP instructions for a caller whose API key has these `scopes`, without sources that are disabled or that it may not use.
 
     `configured` is the operator's text, which comes first. `notes` are the instructions of remote servers, by source name. `skills` is the
     number of skills.

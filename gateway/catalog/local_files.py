@@ -70,7 +70,7 @@ class LocalFiles:
     def importing(self, base_dir: Path) -> Generator[None]:
         """Context manager that adds the files of the Python modules imported inside the `with` block to the watched files.
 
-        Relative paths of modules start at `base_dir`.
+        Only modules in `base_dir`, the folder of the configuration, are added, without installed packages (`OwnModules`).
         """
         self._modules = self._modules or OwnModules(base_dir)
         known = set(self._modules.files)

@@ -90,7 +90,7 @@ class LocalSources(HostedTable[LocalSource]):
 
     @property
     def skills(self) -> SkillSource | None:
-        """The source of skills; `None` if no skills are exposed."""
+        """The source of skills, local and remote; `None` if the gateway serves no skills."""
         local = self._table.get("skill")
         return cast("SkillSource", local.source) if local is not None else None
 
@@ -120,8 +120,8 @@ class LocalSources(HostedTable[LocalSource]):
     async def share(self, loaded: LoadedConfig, remote: RemoteSkills) -> Changes[LocalSource] | None:
         """Add the skills of remote servers to the gateway's source of skills, which is created or removed if necessary.
 
-        Returns `None` if the source existed before and still exists. Otherwise returns the changes to the table of local sources; the
-        caller passes the sources that were removed to `release`, which stops them.
+        Returns `None` if the source existed before and still exists. Otherwise returns the changes that were made to the table of local
+        sources; the caller passes the sources that were removed to `release`, which stops them.
         """
         if (skills := self.skills) is not None:
             if not skills.library.has(remote):

@@ -2,8 +2,8 @@
 
 The catalog converts exposed names back by a table, never by parsing. Exposed names of tools and prompts are `<prefix>__<native>`. They are
 so short that they fit the 64 characters that model APIs accept, together with a prefix that the client adds. With an empty prefix, names
-stay unchanged. Exposed URIs of a source with a prefix are `<label>+<uri>`; the label is the prefix in a form that URIs allow. For
-`skill://` and `ui://` the label is the first path segment instead, because clients interpret these schemes.
+that MCP allows stay unchanged. Exposed URIs of a server with a prefix are `<label>+<uri>`; the label is the prefix in a form that URIs
+allow. For `skill://` and `ui://` the label is the first path segment instead, because clients interpret these schemes.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import hashlib
 import re
 
 NAME_BUDGET = 64
-"""Maximum length, in characters, of an exposed name (the name of a tool or prompt that clients see), minus `server.clientPrefix`.
+"""Maximum length, in characters, of an exposed name (the name of a tool or prompt that clients see) with the prefix that the client adds.
 
-Every model API accepts this length. It limits names with a source's prefix and rewritten names. A source without a prefix keeps the names
-that MCP allows, which have up to 128 characters.
+A gateway subtracts the length of this prefix, `server.clientPrefix`. Every model API accepts this length. It limits names with a source's
+prefix and rewritten names. A source without a prefix keeps the names that MCP allows, which have up to 128 characters.
 """
 
 SEPARATOR = "__"

@@ -41,17 +41,17 @@ class UnmetNeed:
     text: str
     """Message for the user: what is missing, and what to do."""
     is_fatal: bool
-    """Whether `moongate doctor` reports an error, not a warning. It is a warning if a pattern with wildcards matches no tool of a known
-    server, because the author may intend this."""
+    """Whether `moongate doctor` reports an error, not a warning. It is a warning if a pattern with wildcards matches no tool, unless it
+    names an unknown server, because the author may intend this."""
 
 
 async def unmet_needs(
     local: Mapping[str, ToolSource], catalog: Catalog, statuses: Sequence[SourceStatus], *, idle: Collection[str] = ()
 ) -> list[UnmetNeed]:
-    """Return the tools, agents and skills that files of agents and workflows name, but that no source serves, in the order of the files.
+    """Return the tools and agents, and then the skills, that files of agents and workflows name, but that no source serves.
 
-    `local` has the sources that run in the gateway, by id; `statuses` has the statuses of all sources. Tools of the servers in `idle`,
-    which are disabled examples of the bundled configuration, are not reported.
+    Both are in the order of the files, agents first. `local` has the sources that run in the gateway, by id; `statuses` has the statuses of
+    all sources. Tools of the servers in `idle`, which are disabled examples of the bundled configuration, are not reported.
     """
     known = {status.name: status for status in statuses}
     tools = [f"{tool.source}/{tool.definition.name}" for tool in await catalog.tools()]

@@ -30,7 +30,10 @@ class PromptTool:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Render the prompt and return its messages as content. If their roles differ, a text with the role precedes each message."""
+        """Render the prompt and return its messages as content. If their roles differ, a text with the role precedes each message.
+
+        If the source requests input instead, its `InputRequired` is returned unchanged.
+        """
         outcome = await self._source.get_prompt(self._prompt, {key: str(value) for key, value in arguments.items()}, ctx)
         if isinstance(outcome, InputRequired):
             return outcome

@@ -108,7 +108,10 @@ class Servers(HostedTable[Server]):
         return source
 
     def pin(self, pins: Pins) -> None:
-        """Let each current server serve only the tools whose definitions match the accepted definitions `pins`."""
+        """Let each current server serve only the tools whose definitions match the accepted definitions `pins`.
+
+        The key `pins` of a server's policy can turn this off, or only warn about differences.
+        """
         for source in self.sources:
             source.lists.pin(pins.of(source.id))
 

@@ -159,8 +159,10 @@ class RemoteSkills(SkillBackend):
     async def renew(self, skill: Skill, ctx: CallContext) -> Skill:
         """Fetch the entry of a skill from its server again (`skills/get`), replace the stored skill, and return the new one.
 
+        A skill that breaks the extension's rules for listed skills has no entry to fetch, and is returned unchanged.
+
         Raises:
-            NotFound: The server no longer has the skill.
+            NotFound: The server no longer has the skill, or its new entry is not usable.
             GatewayError: The server cannot be reached.
         """
         if not skill.document.conformant:

@@ -34,7 +34,7 @@ class ReviewApprovals:
     def __init__(self, records: Records, standing_days: float) -> None:
         """Create the tool. `records` is the database with the calls that wait for an approval.
 
-        The person may also approve all later calls of the tool, for `standing_days` days; 0 removes this choice.
+        An operator may also approve all later calls of a tool by the same principal, for `standing_days` days; 0 removes this choice.
         """
         self._records = records
         self._standing_days = standing_days
@@ -51,9 +51,10 @@ class ReviewApprovals:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Show each waiting call that the calling principal may approve, until the person cancels a form. Raises `StorageError`.
+        """Show each waiting call that the calling principal may approve, until the person closes a form without a decision.
 
-        The result counts the approved and declined calls, and the calls that no longer waited when the person decided.
+        The result counts the approved and declined calls, and the calls that no longer waited when the person decided. If the client cannot
+        show forms, it is an error result. Raises `StorageError`.
         """
         principal = ctx.facts.on_behalf_of
         asks = await self._records.questions()

@@ -62,8 +62,8 @@ def remarks_of(findings: Findings) -> list[str]:
 
 
 def server_remarks(loaded: LoadedConfig, upstream: UpstreamSource) -> list[str]:
-    """Return one line for each fault in the policy of a server, and for each accepted definition that is not used; empty if the server is
-    not connected."""
+    """Return one line for each fault in the policy of a server, and for each tool in the lock file that the server no longer lists; empty
+    if the server is not connected."""
     if upstream.status().state != "ready":
         return []
     return remarks_of(server_findings(loaded, {upstream.id: upstream.lists.entries["tools"]})) + upstream.lists.pins.remarks()

@@ -186,7 +186,7 @@ class SkillCatalog:
         return entry
 
     def _exposed(self, page: JsonMapping, listing: SourceListing) -> list[JsonObject]:
-        """Return the skill entries of a source's page that policy allows, with exposed URIs and with the source's id in `_meta`."""
+        """Return the skill entries of a source's page that policy allows, in the form for clients (see `_expose`)."""
         entries = objects_in(page.get("skills"))
         if listing.entry.is_local:  # the local source has already left out the entries that policy denies
             return [_expose(entry, listing) for entry in entries]
@@ -302,7 +302,10 @@ def _is_allowed(uri: JsonValue, listing: SourceListing) -> bool:
 
 
 def _expose(entry: JsonMapping, listing: SourceListing) -> JsonObject:
-    """Return a skill's entry with exposed URIs, without files that policy denies, and with the id of its source in `_meta`."""
+    """Return a remote skill's entry with exposed URIs, without files that policy denies, and with the id of its source in `_meta`.
+
+    The entry of a skill of this gateway itself stays unchanged.
+    """
     if listing.entry.is_local and not listing.label:
         return dict(entry)
     exposed = _exposed_uri(entry, listing)

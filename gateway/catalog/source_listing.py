@@ -132,8 +132,9 @@ class SourceListing:
     def quarantined(self) -> list[GuardedTool]:
         """Return the quarantined tools that policy does not hide. They are not listed; the gate (the policy checks) refuses their calls.
 
-        A tool is quarantined while its definition differs from the accepted definition. The accepted definition is the one that the server
-        listed first, or one that a person accepted later. The refusal has the reason and the command that accepts the tool.
+        A tool is quarantined while its definition differs from the accepted definition: the one in the lock file or, without a lock file,
+        the one that the server listed first or that a person accepted later. A tool that is missing in the lock file is quarantined, too.
+        The refusal has the reason and the command that accepts the tool.
         """
         if not isinstance(self.entry.source, QuarantiningSource) or not (held := self.entry.source.quarantined()):
             return []

@@ -19,7 +19,7 @@ from gateway.tools.context import CallContext
 STATUS_URI = "moongate://status"
 
 MAX_ERROR_CHARS = 500
-"""Maximum length of an error in the status, in characters; longer texts are cut."""
+"""Maximum length of an error or another text in the status, in characters; longer texts are cut."""
 
 ADVICE: Mapping[str, str] = {
     "starting": "The server is still starting; ask again in a few seconds.",

@@ -11,11 +11,18 @@ MAX_TEMPLATE_CHARS = 2_000
 """Maximum length of a URI template or URI, in characters; a longer template or URI never matches."""
 
 MAX_EXPRESSIONS = 6
-"""Maximum number of separate expressions (`{…}`) in a URI template. A template with more never matches, because matching could be slow."""
+"""Maximum number of expressions (`{…}`) in a URI template; adjacent expressions count as one.
+
+A template with more never matches, because matching could be slow.
+"""
 
 
 def matches_template(template: str, uri: str) -> bool:
-    """Return whether `uri` matches an RFC 6570 URI template. Only values of a reserved expansion (`{+x}`, `{#x}`) may contain `/`."""
+    """Return whether `uri` matches an RFC 6570 URI template.
+
+    The value of a simple expansion (`{x}`), together with adjacent expansions (such as `{?y}`), contains no `/`, `?` or `#`, unless one of
+    them is a reserved expansion (`{+x}`, `{#x}`).
+    """
     if len(template) > MAX_TEMPLATE_CHARS or len(uri) > MAX_TEMPLATE_CHARS:
         return False
     pattern = _pattern(template)

@@ -1,7 +1,8 @@
 """`AcceptanceRecord`: the file that records which configuration entries a person has accepted, so that the gateway may run their programs.
 
-There is one file per configuration, and only its user can read it. The file contains salted digests, because entries may contain secrets.
-Processes change the file under a lock. `policy.acceptance_rule` uses the record to decide which entries may run. Every function blocks.
+There is one file per configuration in each state folder, and only its user can read it. The file contains salted digests, because entries
+may contain secrets. Processes change the file under a lock. `policy.acceptance_rule` uses the record to decide which entries may run. Every
+function blocks.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ class Acceptances:
     held: dict[str, str] = field(default_factory=lambda: cast("dict[str, str]", {}))
     """Key of each entry of the configuration whose commands do not run until a person accepts them → file and place of the entry."""
     homes: list[str] = field(default_factory=lambda: cast("list[str]", []))
-    """Paths of all state folders that contain an acceptance record of the same configuration.
+    """Paths of all known state folders with an acceptance record of the same configuration.
 
-    A process that runs with another home folder has another state folder. It finds all records by these paths.
+    A process that runs with another home folder has another state folder. It finds the other records by these paths.
     """
     has_run: bool = False
     """Whether a gateway has run with this configuration.
 
     After the first run, new entries need acceptance, because somebody other than the user may have written them."""
     edition: int = 0
-    """Number that increases with each acceptance of entries. A running gateway reads the record again when the number changes."""
+    """Number that increases with each acceptance of entries, so that the file changes. A running gateway then reads the file again."""
 
     def accepts(self, key: str, digest: str) -> bool:
         """Return whether a person has accepted the entry `key` of the configuration with exactly the content that has this digest."""

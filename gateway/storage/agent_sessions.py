@@ -111,7 +111,8 @@ class Sessions:
         """Store the new messages and the state of a reserved session in one transaction. The session then expires after `ttl_seconds`.
 
         Raises:
-            StorageError: The database is unavailable, the state is not JSON, or the session was deleted or taken by another call.
+            StorageError: The database is unavailable, the messages or the state are not JSON, or the session was deleted or taken by
+                another call.
         """
         now = time.time()
         text = to_text(state, f"the state of session {held.id!r}")

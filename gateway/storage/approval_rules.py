@@ -3,8 +3,8 @@
 Each standing approval is a rule for one principal and one tool of one source (such as a server). It approves calls with any arguments, or
 only with the arguments that the operator saw. The database stores a digest of these arguments and the text that the operator saw. A rule
 applies only to the gateway that stored it, because two configurations that share a state folder may use the same name for different
-servers. Rules without `gateway` or `made_by` were stored by earlier versions and are ignored, because the caller may have created them
-itself.
+servers. (Gateways that share a database server share their rules, which have no `gateway`.) In a state folder, rules without `gateway` or
+`made_by` were stored by earlier versions and are ignored, because the caller may have created them itself.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ApprovalRules:
         self._gateway = gateway
 
     async def add(self, rule: ApprovalRule) -> None:
-        """Store a rule (a standing approval), and delete an earlier rule for the same principal, tool and arguments.
+        """Store a rule (a standing approval), and delete an earlier rule for the same principal, tool and arguments, and expired rules.
 
         The change is committed on return. Raises `StorageError`.
         """

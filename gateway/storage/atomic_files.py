@@ -1,6 +1,6 @@
 """Replaces files atomically, reads JSON files, and locks files against other processes.
 
-No other module replaces files. Every function blocks, so async code calls it in a worker thread.
+Other modules (except `contained_folder`) replace files with `write_atomic`. Every function blocks, so async code calls it in a thread.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def write_atomic(path: Path, *data: bytes, mode: int | None = 0o600) -> None:
     """Replace the content of the file `path` by the joined parts of `data`. Readers see the old or the new bytes, even after a crash.
 
     A symbolic link is followed, so that a linked configuration stays linked. The file gets the given mode; with `mode=None` an existing
-    file keeps its mode. The folder must exist.
+    file keeps its mode, and a new file gets 0644. The folder must exist.
 
     Raises:
         StorageError: The file cannot be written.
@@ -84,7 +84,7 @@ def read_json(path: Path) -> JsonValue:
 
     Raises:
         FileNotFoundError: The file does not exist.
-        StorageError: The file cannot be read or is not JSON.
+        StorageError: The file cannot be read, is larger than `MAX_JSON_BYTES`, or is not JSON.
     """
     try:
         if path.stat().st_size > MAX_JSON_BYTES:

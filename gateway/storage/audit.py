@@ -51,7 +51,10 @@ class AuditLog:
             await self._seal(connection, {**chain, "last": last, "head": digest})
 
     async def prune(self, before: float) -> int:
-        """Delete all entries older than `before` (seconds since the epoch); return their number. Raises `StorageError`."""
+        """Delete all entries up to the last one older than `before` (seconds since the epoch); return their number.
+
+        Raises `StorageError`.
+        """
         async with self._database.begin() as connection:
             chain = await self._chain(connection)
             cut = (await connection.execute(sa.select(sa.func.max(audit.c.id)).where(audit.c.at < before))).scalar_one()

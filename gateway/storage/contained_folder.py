@@ -41,7 +41,7 @@ def split_path(path: str, *, is_folder: bool = False) -> list[str]:
     The empty path (the folder itself) and a path with a trailing slash are valid only with `is_folder`.
 
     Raises:
-        ValueError: The path is absolute, has a drive, `.`, `..` or a control character, or is empty for a file.
+        ValueError: The path is absolute, has a drive, `.`, `..`, a control character or more than 64 parts, or is empty for a file.
     """
     given = path.strip().replace("\\", "/")
     if given.startswith("/") or (len(given) > 1 and given[0].isalpha() and given[1] == ":"):
@@ -116,7 +116,8 @@ class ContainedFolder:
         """Return the content of a file, or `None` if the file does not exist.
 
         Raises:
-            ValueError: The path is invalid or contains a link; or the file is not a regular file, is a hard link, or exceeds `max_bytes`.
+            ValueError: The path is invalid or contains a link; or the file is not a regular file, has a second name (hard link) in another
+                folder, or exceeds `max_bytes`.
             OSError: The file cannot be read.
         """
         *folders, name = split_path(path)
@@ -127,7 +128,7 @@ class ContainedFolder:
     def write(self, path: str, data: bytes, *, overwrite: bool, new_mode: int = 0o644) -> None:
         """Write a file atomically (readers see either the old or the new bytes), and create missing folders.
 
-        An existing file keeps its mode; a new file gets `new_mode`.
+        An existing file keeps its mode, and a new file gets `new_mode`, both without the bits of the process's umask.
 
         Raises:
             FileExistsError: The file exists and `overwrite` is false. If two writers create the file at the same time, one of them gets
@@ -181,6 +182,7 @@ class ContainedFolder:
 
         Raises:
             ValueError: The path is invalid or contains a link.
+            OSError: A folder of the path cannot be read.
         """
         *folders, name = split_path(path)
         with contextlib.suppress(*_MISSING), self._open(folders) as place:
@@ -218,6 +220,7 @@ class ContainedFolder:
 
         Raises:
             ValueError: The path is invalid or contains a link.
+            OSError: A folder cannot be read.
         """
         base = "/".join(split_path(path, is_folder=True))
         waiting = [""]

@@ -5,7 +5,7 @@ gateway's data), and several processes of a user share it. The server is named b
 that they run on both databases.
 
 This module imports SQLAlchemy (Core, async; MIT; drivers aiosqlite, and psycopg with the extra `postgres`). The import takes a third of a
-second. Therefore only `records` and the SQL providers of `sessions` import this module, on first use and in a thread.
+second. Therefore `records`, and the SQL providers of `sessions` and `workflows`, import this module and the stores only on first use.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ WORK_SECONDS = 15.0
 """Timeout of one transaction in seconds, including the waits for a connection and for locks. After that, the caller gets an error."""
 
 POOL_SIZE = 4
-"""Maximum number of connections of one process to a PostgreSQL server."""
+"""Maximum number of connections of one process to a PostgreSQL server, besides one connection for urgent transactions."""
 
 FILE_POOL_SIZE = 1
-"""Maximum number of connections of one process to an SQLite file.
+"""Maximum number of connections of one process to an SQLite file, besides one connection for urgent transactions.
 
-SQLite allows one writer at a time, and waiting writers poll. With one connection, the transactions of a process wait in their order, and a
-new transaction never overtakes one that renews a lease (the right of the process to run its tasks).
+SQLite allows one writer at a time, and waiting writers poll. With one connection, the transactions of a process wait in their order, and
+only the first of them competes with the urgent transaction that renews the lease (the right of the process to run its tasks).
 """
 
 CONNECT_SECONDS = 5
@@ -78,7 +78,7 @@ class Database:
     """An open database, which runs transactions. `open_database` or `open_url` creates it; its creator calls `aclose`."""
 
     def __init__(self, engine: AsyncEngine, urgent: AsyncEngine, shown: str, hint: str) -> None:
-        """Store the arguments. `urgent` is the engine for transactions that must not wait for other transactions of the process.
+        """Store the arguments. `urgent` is the engine for transactions that do not queue behind other transactions of the process.
 
         Errors contain `shown`, the name of the database without a password, and `hint`, which says what to check.
         """
@@ -93,9 +93,9 @@ class Database:
         """Context manager: run a transaction and yield its connection. The transaction commits at the end, or rolls back on an exception.
 
         With SQLite, the transaction holds the write lock from its start, so that the data that it reads stays valid until the commit. An
-        `urgent` transaction waits for other processes, but not for other transactions of this process; the renewal of the lease (the right
-        of the process to run its tasks) is urgent. If the caller is cancelled, the transaction is still completed, within `WORK_SECONDS`,
-        because a cancelled driver call would leave the connection in an unknown state.
+        `urgent` transaction has its own connection: it waits for locks, but does not queue behind other transactions of this process. The
+        renewal of the lease (the right of the process to run its tasks) is urgent. If the caller is cancelled, the transaction is still
+        completed, within `WORK_SECONDS`, because a cancelled driver call would leave the connection in an unknown state.
 
         Raises:
             StorageUnusable: The database is unavailable, locked for too long, full, read-only, or damaged.
@@ -176,7 +176,7 @@ def _pool(size: int) -> dict[str, Any]:
 
 
 def _urgent(pool: dict[str, Any]) -> dict[str, Any]:
-    """Return the connection pool settings for urgent transactions, which must not wait for other transactions of this process.
+    """Return the connection pool settings for urgent transactions, which do not queue behind other transactions of this process.
 
     Urgent transactions have one pooled connection, or no pool if `pool`, the settings for other transactions, has no pool.
     """

@@ -1,4 +1,4 @@
-"""`place_of`: returns the identity of a path. Two different paths to the same folder have the same identity.
+"""`place_of`: returns the identity of a path. The identities of two different paths to the same folder have the same last part.
 
 `gate.root_rules` compares identities to find out whether a folder that agents may use contains, or is inside, a folder with code or
 configuration.
@@ -14,7 +14,7 @@ import unicodedata
 from pathlib import Path
 
 Place = tuple[str, ...]
-"""Identity of a path: the identities of all its parts, the file system's root first."""
+"""Identity of a path: the identities of all its parts, the file system's root first. The last part identifies the file or folder."""
 
 
 def place_of(path: str | os.PathLike[str]) -> Place:

@@ -1,7 +1,7 @@
 """`PendingQuestions`: stores the pending list (questions for a person, which the client of the call cannot show).
 
 A question is a request for approval or a form of a workflow. Other processes, such as `moongate approvals`, list and answer the questions.
-A question is `open` until it is answered, withdrawn by the waiting call, or expired, whichever comes first.
+A question is `open` until it is approved, denied, answered, withdrawn by the waiting call, or expired, whichever comes first.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class PendingQuestion:
     """Kind of the question: approval of a tool call, approval of a server's sampling request, or a workflow's question (a form)."""
     source: str
     name: str
-    """Name of the tool to be called, or the MCP method `sampling/createMessage`."""
+    """Name of the tool, action or workflow that the question is about, or the MCP method `sampling/createMessage`."""
     principal: str
     shown: str
     """Text of the question for the person, of limited length and without control characters."""
@@ -78,7 +78,7 @@ class PendingQuestion:
     form: JsonObject | None = None
     """JSON Schema of the fields of the answer; `None` for a yes-or-no question."""
     answer: JsonObject | None = None
-    """Values of the fields of the answer; `None` before the question is answered."""
+    """Values of the fields of the answer; `None` for a yes-or-no question, or before the question is answered."""
     by: QuestionApprover = "operator"
     """The principals that may answer the question."""
     decided_by: str = ""
@@ -192,7 +192,7 @@ class TaskRow:
     """Time at which a finished task expires and may be deleted; 0 while the task is unfinished."""
     is_cancelled: bool = False
     attempts: int = 1
-    """Number of processes that have run the task, including the one that runs it now."""
+    """Number of attempts to run the task: 1 at first, and 1 more for each process that took it over; 2 after `TaskRows.retry`."""
     deaths: int = 0
     """Number of processes that died while they ran the task. Deaths while the task only waited for a person do not count."""
     owner: str = ""

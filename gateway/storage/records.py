@@ -43,7 +43,7 @@ RETRY_SECONDS = 2.0
 """Seconds to wait before writing again after a batch of audit entries could not be written."""
 
 PRUNE_SECONDS = 3600.0
-"""Seconds between two deletions of expired audit entries."""
+"""Minimum seconds between two deletions of expired audit entries. Each follows a write of new entries."""
 
 _DAY_SECONDS = 86_400.0
 
@@ -131,7 +131,7 @@ class Records:
         """Return whether there may be orphans: unfinished tasks of stopped or dead processes, which this process can take over. Blocks.
 
         Reads the SQLite file with the standard library, because the start of a gateway must not wait for the import of the database driver.
-        Always returns true for a PostgreSQL server, which cannot be queried without the driver.
+        Returns false if the file is busy. Always returns true for a PostgreSQL server, which cannot be queried without the driver.
         """
         if self._url is not None:
             return True
@@ -199,7 +199,7 @@ class Records:
         """Write all queued audit entries, and return when they are committed.
 
         Raises:
-            StorageError: The entries cannot be written; they stay in the queue.
+            StorageError: The entries cannot be written and stay in the queue, or expired entries cannot be deleted.
         """
         async with self._writing:
             if not self._queue:
@@ -232,7 +232,7 @@ class Records:
                 self._wake.set()
 
     async def aclose(self) -> None:
-        """Write the remaining audit entries, and close the database if it is open."""
+        """Write the remaining audit entries, and close the database if it is open. Entries that cannot be written are lost (logged)."""
         with anyio.CancelScope(shield=True):
             try:
                 await self.flush()

@@ -79,7 +79,7 @@ class ResultStore:
     """
 
     def __init__(self, folder: Path | str, *, ttl_seconds: float, max_bytes_per_owner: int, clock: Callable[[], float] = time.time) -> None:
-        """Store the settings. The first result creates `folder`; the parent folder must exist then.
+        """Store the settings. The first result creates `folder` and its missing parents.
 
         Results expire after `ttl_seconds`. `clock` returns wall time, like the timestamps of files.
         """

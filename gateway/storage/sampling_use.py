@@ -19,9 +19,9 @@ class SamplingUse:
         self._gateway = gateway
 
     async def count(self, server: str, principal: str, *, limit: int, window_seconds: float) -> int:
-        """Return how many sampling requests the server sent for the principal in the last `window_seconds`, without the present request.
+        """Return how many sampling requests of the server for the principal were stored in the last `window_seconds`.
 
-        If that number is below `limit`, the present request is stored, so that later calls count it. Counting and storing are one
+        If that number is below `limit`, the present request is stored too, so that later calls count it. Counting and storing are one
         transaction, so that concurrent processes never exceed the limit. Raises `StorageError`.
         """
         now = time.time()

@@ -100,7 +100,8 @@ class StartupCache:
         """Store responses in the cache file for the next start; return whether they were stored.
 
         `files` are the files on which the responses depend. Nothing is stored if one of them changed after `since_ns` (the start of this
-        process), because the gateway may have read it before the change. Raises `StorageError` and `OSError`.
+        process), because the gateway may have read it before the change, or if `MAX_FILES` or `MAX_BYTES` is exceeded. Raises
+        `StorageError` and `OSError`.
         """
         paths = sorted({str(self._configuration), *(str(file) for file in files)})
         if len(paths) > MAX_FILES:

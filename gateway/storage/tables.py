@@ -50,7 +50,7 @@ approval_rules = _table(
 """Standing approvals: decisions of operators that a principal may call a tool without asking.
 
 `arguments` is a digest, or empty for all calls of the tool. A rule applies only to its `gateway`, because two configurations may use the
-same name for different servers.
+same name for different servers. Gateways that share a database server share their rules, whose `gateway` is empty.
 """
 
 spent_approvals = _table("spent_approvals", "id", "until")
@@ -86,9 +86,9 @@ task_owners = _table("task_owners", "id", "until")
 After the time `until`, the lease has expired, and other processes may take over the tasks of the process."""
 
 task_starts = _table("task_starts", "scope", "at")
-"""Recent starts of tasks, to enforce limits on starts per minute; one row per start in the last minute.
+"""Recent starts of tasks, to enforce limits on starts per minute; one row per start and per such limit that applies to the task.
 
-A limit counts the starts of one group of tasks. `scope` is the name of the group, and begins with the id of the gateway."""
+A limit counts the starts of one group of tasks. `scope` is the name of the group, and begins with the id of the gateway, if it has one."""
 
 task_steps = _table("task_steps", "task", "key", "is_done", "value")
 """Recorded steps of tasks. A row is inserted when a step begins, and receives the JSON result when the step is done."""

@@ -73,9 +73,10 @@ class NewTasks:
         self._turn = anyio.Lock()
 
     async def add(self, new: NewTask) -> None:
-        """Store a new task. Returns when it is committed; raises `TaskError` or `StorageError` if it was not stored.
+        """Store a new task, and return when it is committed. Raises `TaskError` if the principal has too many tasks.
 
-        Cancellation takes effect only when the task is committed or has failed, so that the caller knows whether the task is stored.
+        Raises `StorageError` if the database reports an error; the task may be stored nevertheless. Cancellation takes effect only after
+        the attempt to store the task, so that the caller learns the result.
         """
         self._waiting.append(new)
         with anyio.CancelScope(shield=True):  # each transaction has its own deadline
@@ -182,8 +183,8 @@ async def admit(
 ) -> list[str]:
     """Let `choose` select queued tasks of the gateway `gateway`, mark them as started in the database, and return their ids.
 
-    `new` are queued tasks, and `begun` are running tasks, that are not stored yet. The transaction must hold the database lock (see
-    `lock`).
+    An empty `gateway` means the tasks of all gateways. `new` are queued tasks, and `begun` are running tasks, that are not stored yet;
+    those of `new` are not marked. The transaction must hold the database lock (see `lock`).
     """
     waiting: list[WaitingTask] = []
     running = list(begun)

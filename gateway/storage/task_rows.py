@@ -154,7 +154,7 @@ class TaskRows:
         return None if row is not None and 0 < row.gone_at <= time.time() else row
 
     async def all_of(self, principal: str | None = None) -> list[TaskRow]:
-        """Delete expired tasks, then return the tasks of one principal, or all tasks, oldest first."""
+        """Delete expired tasks, then return the tasks of one principal, or all tasks, in both cases of all gateways, oldest first."""
         query = sa.select(tasks).order_by(tasks.c.created_at, tasks.c.id)
         query = query if principal is None else query.where(tasks.c.principal == principal)
         async with self._database.begin() as connection:
@@ -302,7 +302,7 @@ class TaskRows:
         return found
 
     async def put_step(self, task_id: str, key: str, *, is_done: bool, value: JsonValue, owner: str) -> bool:
-        """Record the start (`is_done` is false) or the result of a step. Return `False` if another process has taken the task over."""
+        """Record the start (`is_done` is false) or the result of a step. Return `False` if the task has ended or another process has it."""
         row: JsonObject = {"task": task_id, "key": key, "is_done": int(is_done), "value": json.dumps(value), "owner": owner}
         async with self._database.begin() as connection:
             return bool((await connection.execute(_PUT_STEP, row)).rowcount)
@@ -340,7 +340,7 @@ def _is_failure(value: JsonValue) -> bool:
 
 
 def _waits_for_person(row: TaskRow, steps: Steps) -> bool:
-    """Return whether every in-flight step of a task waits for the answer of a person. If so, the task cannot have killed its process.
+    """Return whether a task waits for a person, and so does each of its in-flight steps. If so, it cannot have killed its process.
 
     The person answers at the client, or with `moongate approvals` if the question is on the pending list.
     """

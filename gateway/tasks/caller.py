@@ -26,7 +26,7 @@ from gateway.tools.ports import Caller, ClientProfile, LogLevel, capability_of, 
 from gateway.tools.progress_text import NewLines
 
 MESSAGE_SECONDS = 0.5
-"""Minimum seconds between two stored changes of a task's status message."""
+"""Minimum seconds between two stored changes of a task's status message. A message about required input is stored at once."""
 
 BEAT_STEP = 0.001
 """Amount by which a heartbeat (a progress notification that only shows that the call still runs) raises the progress value.
@@ -197,7 +197,7 @@ class TaskCaller:
 
         Raises:
             InputUnavailable: The client did not declare the capability for this request.
-            InputExpired: The answer did not arrive in time. The time counts from the first attempt that asked.
+            InputExpired: The answer did not arrive in time. For a question of a task, the time counts from the first attempt that asked.
         """
         if self._live is None and not self._client.can(capability_of(request)):
             raise undeclared(request)

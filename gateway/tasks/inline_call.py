@@ -23,7 +23,11 @@ HEARTBEAT_SECONDS = 5.0
 """Seconds between progress notifications to a client that waits for a result, or a quarter of the maximum wait if that is shorter."""
 
 Work = Callable[[CallContext], Awaitable[ToolOutcome]]
-"""Function that makes the tool call once. If it returns `InputRequired`, it is called again with a context that has the answers."""
+"""Function that makes the tool call once.
+
+If it returns `InputRequired` after the call became a task, it is called again with a context that has the answers. Before that, this
+outcome is the result of the call.
+"""
 
 
 @dataclass(slots=True, eq=False)

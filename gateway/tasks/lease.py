@@ -31,7 +31,7 @@ class Lease:
     def __init__(self, records: Records, seconds: float) -> None:
         """Create a lease that lasts `seconds` after each renewal.
 
-        `seconds` must be the same in all processes. A random id (`owner`) identifies this process in the database.
+        `seconds` must be the same in all processes that share the database. A random id (`owner`) identifies this process in the database.
         """
         self.owner = secrets.token_hex(12)
         self.seconds = seconds

@@ -38,7 +38,7 @@ class OpenInputRequests:
         """The requests without an answer, by key, in the form of MCP's `inputRequests`."""
 
     def expect(self, ctx: CallContext) -> None:
-        """Store answers that the client has sent before the server requested the input.
+        """Store the answers in `ctx` that the client has sent before the server requested the input.
 
         If the server then sends a request for input with the key of a stored answer, `ask` returns the answer at once.
         """

@@ -39,7 +39,10 @@ async def unchanged_caller(tool: str, principal: Principal) -> Principal:
 
 
 async def current_caller(caller_now: CallerNow, tool: str, principal: Principal) -> Principal:
-    """Call `caller_now`, and return the principal with its current scopes. While the API keys cannot be read, wait and retry."""
+    """Call `caller_now`, and return the principal with its current scopes. While the API keys cannot be read, wait and retry.
+
+    Raises the other errors of `CallerNow`: `PolicyDenied` and `NotFound`.
+    """
     is_logged = False
     while True:
         try:

@@ -51,10 +51,10 @@ class TaskRunner:
     ) -> None:
         """Store the arguments.
 
-        `group` runs the tasks and must outlive the requests. The database `records` is opened only with the first task of this process, or
-        to take over tasks of a dead process. `call` calls a tool. `caller_now` checks whether the caller of a task may still call the tool,
-        before the task starts and before each of its steps. `lease_seconds` (see `LEASE_SECONDS`) must be the same in all processes that
-        share the database.
+        `group` runs the tasks and must outlive the requests. The database `records` is opened when it is first needed: for the first task,
+        for a request about a task or with an idempotency key, or to take over tasks of a dead process. `call` calls a tool. `caller_now`
+        checks whether the caller of a task may still call the tool, before the task starts and before each of its steps. `lease_seconds`
+        (see `LEASE_SECONDS`) must be the same in all processes that share the database.
 
         There are two time limits for answers to requests for input. While a client waits for the result of a call (`run_inline`), it must
         answer within `ask_timeout_seconds`; requests of tasks in the background stay open for `settings.ask_timeout_seconds`.
@@ -99,8 +99,12 @@ class TaskRunner:
         """Run a call for a client that has no task support and waits for the result. Return the outcome, or the task that the call became.
 
         During the first `tasks.inlineSeconds`, nothing is stored, requests for input are sent to the client, and the call ends if the
-        client cancels it. After that time, the call becomes a task. If the task cannot be stored, the call continues as before. Raises the
-        exceptions of `work`.
+        client cancels it. After that time, the call becomes a task. If the task cannot be stored, the call continues as before. If an
+        earlier call with the same idempotency key became a task, return this task without running the call.
+
+        Raises:
+            TaskError: The principal has used the idempotency key for a different call, or the gateway stopped the call.
+            Exception: `work` raised it.
         """
         row = self._new_row(tool, arguments, ctx, None, kind or TaskKind())
         if row.request_key and (known := await (await self._records.tasks()).made_by(row.principal, row.request_key)):
@@ -190,7 +194,8 @@ class TaskRunner:
         """End the running tasks of this process whose caller may no longer call the task's tool.
 
         Two kinds of tasks are not ended now: tasks with an in-flight step that must not run twice, unless they wait for a person, and tasks
-        whose tool is unavailable. The caller's right is checked before the task's next step.
+        whose tool is unavailable. The caller's right is checked before the task's next step. Raises `StorageError` if the API keys cannot
+        be read.
         """
         await refuse_unadmitted(self._executor.interruptible(), self._executor.caller_now)
 

@@ -29,7 +29,7 @@ names as its start.
 """
 
 _RETRIED = "idle"
-"""Only key of the JSON object that is stored for a failed step. Its value is how often a person had the step retried.
+"""Only key of the JSON object that is stored for a step that failed after a retry. Its value is how often a person had it retried.
 
 The key is `idle` because the failed step is not in flight. The next question about the step has this number in its key, so that the answer
 to an earlier question does not count.
@@ -125,7 +125,8 @@ class StepLog:
         """Return the recorded result of the step `key`, or run `work`, record its result and return it.
 
         `work` receives an idempotency key of the step. A step that was in flight when its process died runs again if it is `repeatable`.
-        Otherwise the log asks a person through `ctx`.
+        Otherwise the log first asks a person through `ctx` whether to retry it. If `work` raises `GatewayError`, the step had no effect
+        and may run again.
         """
         is_done, value = self._steps.get(key, (False, None))
         if is_done:

@@ -44,7 +44,7 @@ def to_stored(arguments: JsonObject, ctx: CallContext, *, resumes: bool) -> Json
 def from_stored(row: TaskRow) -> CallContext:
     """Create the context of the stored call of a task. The principal has the scopes that it had when the task was created.
 
-    If the row has no scopes, the principal may use everything: its API key had no scopes, or an older version stored the row.
+    If the row has no scopes, no scopes restrict the principal: its API key had none, or an older version stored the row.
     """
     call = row.call
     scopes = cast("list[str] | None", call.get("scopes"))

@@ -68,7 +68,7 @@ class Task:
 
     @property
     def message(self) -> str:
-        """The status message of the task: its latest progress, or how it ended."""
+        """The status message of the task: "Queued", its latest progress, or how it ended."""
         return self.row.message
 
     @property

@@ -306,7 +306,7 @@ class TaskExecutor:
     async def end(self, task: Task, outcome: JsonObject, status: str) -> None:
         """Store the outcome and final status of a task, and then wake the coroutines that wait for a change of the task.
 
-        If the process stops before the outcome is stored, the process that takes the task over ends the task instead.
+        If the outcome cannot be stored, the task fails. If the process stops before that, the process that takes the task over ends it.
         """
         for item in task.row.asked.values():
             item.setdefault("answer", {})

@@ -66,7 +66,7 @@ async def await_verdicts(tasks: TaskRows, row: TaskRow | None, keys: Collection[
     """Wait until the code inside a task has used or refused the new answers to the questions `keys`.
 
     Wait at most `VERDICT_SECONDS`, and only for questions whose answers the code checks. `row` is the stored row of the task, or `None` if
-    the task does not exist. Do not wait if no process runs the task now.
+    no answer was stored, for example because the task has ended. Do not wait if the task belongs to no process (after a retry).
 
     Raises:
         AnswerRefused: The code refused an answer. The question is open again under the same name.

@@ -136,7 +136,10 @@ class _TaskResult:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Wait for the result of the task and return it. After the maximum wait, return a result which says that the task is running."""
+        """Wait for the result of the task and return it. After the maximum wait, return a result which says that the task is running.
+
+        A failed or cancelled task gives an error result.
+        """
         task = await self._tasks.find(arguments, ctx)
         runner = self._tasks.runner
         seconds = runner.settings.inline_seconds

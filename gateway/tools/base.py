@@ -85,9 +85,9 @@ class Received(dict[str, JsonValue]):
     def __init__(self, result: JsonObject, encoded: tuple[bytes, ...], long_text: LongText | None, claim: Releasable | None = None) -> None:
         """Copy the members of `result`.
 
-        `encoded` is the JSON of the whole response, as consecutive byte strings. `long_text` is the string of at least 64 KiB that the
-        result contains, if any; `encoded` has a separate byte string for its JSON. `claim` is the part of the memory for large results that
-        the result occupies.
+        `encoded` is the JSON of the whole response, as consecutive byte strings. `long_text` is a string of at least 64 KiB in the result
+        that was found while parsing, or `None`; its JSON is in separate byte strings of `encoded`. `claim` is the part of the memory for
+        large results that the result occupies.
         """
         dict.__init__(self, result)  # pyright: ignore[reportUnknownMemberType]  # `super()` takes as long again, for every call
         self.encoded = encoded
@@ -104,7 +104,7 @@ class Complete:
     encoded: tuple[bytes, ...] | None = field(default=None, compare=False, repr=False)
     """The JSON from which `result` was parsed, as consecutive byte strings; `None` if unknown. It can be searched faster than `result`."""
     long_text: LongText | None = field(default=None, compare=False, repr=False)
-    """The string of at least 64 KiB in `result`, if any. Its JSON is then in the byte strings of `encoded` at odd indexes."""
+    """A string of at least 64 KiB in `result`, if one was found. The byte strings of `encoded` at odd indexes then contain its JSON."""
     claim: Releasable | None = field(default=None, compare=False, repr=False)
     """Claim on the limited memory for large results, if the result has one. The gate (the policy checks of calls) releases the claim.
 
@@ -233,7 +233,7 @@ class Tool(Protocol):
 
     @property
     def definition(self) -> ToolDefinition:
-        """The definition of the tool. It never changes for one object: if a definition changes, the source creates a new `Tool`."""
+        """The definition of the tool. It must not change while a source serves the object; for a change, the source makes a new `Tool`."""
         ...
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
@@ -300,7 +300,7 @@ class ToolSource(Protocol):
 
     @property
     def id(self) -> str:
-        """Unique id of the source: the name of a server in the configuration, or `agent`, `skill`, `workflow` or `function`."""
+        """Unique id of the source: a server's name in the configuration, or `agent`, `skill`, `workflow`, `function` or `gateway`."""
         ...
 
     async def tools(self) -> Sequence[Tool]:
@@ -308,12 +308,12 @@ class ToolSource(Protocol):
         ...
 
     def subscribe(self, on_change: OnChange) -> None:
-        """Register the callback for changes of the source's lists. The catalog, which merges all sources, calls this once."""
+        """Register the callback for changes of the source's lists, which the catalog sets. It replaces a callback registered earlier."""
         ...
 
 
 class Source(ToolSource, Protocol):
-    """Protocol of a source of tools that also provides resources, resource templates, prompts and completion (remote servers, skills)."""
+    """Protocol of a source (server, skills, gateway) that also provides resources, resource templates, prompts and completion."""
 
     async def list(self, kind: Kind) -> Sequence[JsonObject]:
         """Return all resources, templates or prompts in MCP form, in stable order, without sending a request.
@@ -414,7 +414,7 @@ class SourceStatus:
     milliseconds: float | None = None
     """Milliseconds from the start of the connection until the source's lists (such as its tools) were fetched; `None` before that."""
     error: str | None = None
-    """Why the source is down or disabled, and how to fix it; `None` without an error."""
+    """The problem of the source, such as why it is down or why tools are left out, and how to fix it; `None` without a problem."""
     failure: SourceFailure | None = None
     """Kind of the failure that `error` describes, if it is a rejection of credentials or a timeout; else `None`."""
     quarantined: Mapping[str, str] = field(default_factory=lambda: cast("dict[str, str]", {}))
@@ -455,7 +455,7 @@ class UpdatingSource(Protocol):
 
 @runtime_checkable
 class QuarantiningSource(Protocol):
-    """Protocol of a `ToolSource` that does not list tools with changed definitions until a person accepts them."""
+    """Protocol of a `ToolSource` that does not list tools with new or changed definitions until a person accepts them."""
 
     def quarantined(self) -> Mapping[str, str]:
         """Return the tools that are not listed until a person accepts them: native name → the reason, and the command that accepts it."""

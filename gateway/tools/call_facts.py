@@ -69,7 +69,10 @@ class CallFacts:
     takes_tasks: bool = False
     """Whether the caller accepts an MCP task instead of a result, because it declared the tasks extension (2026-07-28) with this call."""
     in_task: bool = False
-    """Whether this call runs as a task, with the limit `tasks.maxWaitSeconds` instead of `timeoutSeconds`. False for nested calls."""
+    """Whether this call runs as a task, or may still become one, with the limit `tasks.maxWaitSeconds` instead of `timeoutSeconds`.
+
+    False for nested calls.
+    """
     line: str = ""
     """Key that selects a session with the server, for a call that starts a task on the server; empty for other calls.
 

@@ -191,8 +191,8 @@ class DurablePort(Protocol):
 
         `work` receives the step's idempotency key, which is the same at every attempt. Steps of the same name are numbered in the order in
         which they begin. `repeatable` decides whether a step that was in flight when the process died runs again. It is a boolean, or a
-        function that receives the step's key without the task's id. If the step is not repeatable, a person is asked. While the question is
-        open, the deadlines of `ctx`, the call that contains the step, are paused.
+        function that receives the step's key without the task's id. A step that must not run again by itself is repeated only if a person,
+        who is asked, agrees. While the question is open, the deadlines of `ctx`, the call that contains the step, are paused.
 
         Raises:
             ToolFailed: The outcome of an earlier attempt is unknown, and no person agreed to repeat the step.
@@ -257,7 +257,7 @@ class CallLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentScope:
-    """The run of an agent or workflow that contains a call. In a gateway, the object is a `toolbox.GuardedScope`."""
+    """The run of an agent or workflow that contains a call. For a run in a gateway, the object is a `toolbox.GuardedScope`."""
 
     invocation: Invocation | None = None
     """The tool call of an agent's run that caused this call; `None` outside an agent's run."""
@@ -334,9 +334,10 @@ class CallContext:
         return dataclasses.replace(self, run=dataclasses.replace(self.run, invocation=invocation))
 
     def child(self, invocation: Invocation | None = None) -> CallContext:
-        """Return the context for a nested call of the same principal and client, without progress and answers to requests for input.
+        """Return the context for a nested call of the same principal and client, without the outer call's answers to requests for input.
 
-        The idempotency key in `meta` is removed, because it identifies the outer call.
+        The nested call accepts no MCP task, and requests no progress from servers. The idempotency key in `meta` is removed, because it
+        identifies the outer call.
         """
         facts = dataclasses.replace(
             self.facts,

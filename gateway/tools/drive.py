@@ -92,11 +92,11 @@ async def drive_on(
 async def withdraw(asked: InputRequired, work: Callable[[CallContext], Awaitable[object]], ctx: CallContext) -> None:
     """End a call that waits on a remote gateway for the answers to `asked`, because nobody will answer these requests for input.
 
-    If no call waits there, nothing is done. To end the call, `work` resends it with a special key in `_meta`. `ctx` is the context of
-    the last attempt.
+    Does nothing if no call waits there, or if `ctx` belongs to a durable task that another process or the next start resumes. To end the
+    call, `work` resends it with a special key in `_meta`. `ctx` is the context of the last attempt.
 
-    Returns when the call has ended on the remote gateway, or after `WITHDRAW_SECONDS`. Cancellation does not interrupt the request, which
-    runs in a separate task, because a shielded scope does not protect the current task from `asyncio.Task.cancel`.
+    Returns when this request has ended or failed, or after `WITHDRAW_SECONDS`. Cancellation does not interrupt the request, which runs in
+    a separate task, because a shielded scope does not protect the current task from `asyncio.Task.cancel`.
     """
     if HELD_KEY not in asked.meta or asked.state is None:  # without a state, the remote gateway would start a new call
         return
@@ -142,7 +142,7 @@ def digest_of(value: JsonValue) -> str:
 def keyed(request: JsonObject, key: str) -> JsonObject:
     """Return a copy of a request for input with `key` in its `_meta`. `key` is the key of the request in the server's `InputRequired`.
 
-    A durable task shows the request to clients under this key.
+    Calls that wait for the answer, and durable tasks, show the request to clients under this key, unless the key is invalid or in use.
     """
     params: JsonObject = request.get("params") or {}
     return {**request, "params": {**params, "_meta": {**(params.get("_meta") or {}), ASK_KEY: key}}}

@@ -43,7 +43,7 @@ _threads = anyio.lowlevel.RunVar[anyio.CapacityLimiter]("gateway.tools.function.
 
 
 class FunctionFailed(ToolFailed):
-    """Raised if the Python function of a tool raised an exception that is not a `GatewayError`; that exception is the `__cause__`."""
+    """Raised if a tool's function, or the conversion of its result, raised an exception (the `__cause__`) that is not a `GatewayError`."""
 
 
 class FunctionInvocation(Invocation, Protocol):
@@ -110,7 +110,7 @@ class FunctionTool(Generic[P, R]):
         receives the text, except an agent's model, for which the key `include-detailed-errors` of the agent's file decides.
 
         Raises:
-            ValueError: The name is missing or is not a valid tool name, or a limit is below 1.
+            ValueError: The name is missing or is not a valid tool name, a limit is below 1, or `approval_mode` is unknown.
         """
         while isinstance(func, FunctionTool):
             func = cast("Callable[P, R] | None", func.func)
@@ -138,7 +138,7 @@ class FunctionTool(Generic[P, R]):
         self._task: TaskSupport = task
 
     def __get__(self, instance: object, owner: type | None = None) -> FunctionTool[..., R]:
-        """Return the tool with its function bound to `instance`, if `@tool` decorates a method."""
+        """Return a copy of the tool, bound to `instance`, if its function's first parameter is named `self`; else the tool itself."""
         if instance is None or self.func is None or next(iter(inspect.signature(self.func).parameters), "") != "self":
             return self
         bound = copy(self)
@@ -192,7 +192,7 @@ class FunctionTool(Generic[P, R]):
         return f"{type(self).__name__}(name={self.name}" + (f", description={self.description})" if self.description else ")")
 
     def to_dict(self, *, exclude: Collection[str] | None = None, exclude_none: bool = True) -> JsonObject:
-        """Return the tool as JSON (`type: function_tool`), without the function. `exclude` names keys to leave out."""
+        """Return the tool as JSON (`type: function_tool`) without its function, keys in `exclude` and, if `exclude_none`, `None` values."""
         data: JsonObject = {
             "type": "function_tool",
             "name": self.name,
@@ -249,7 +249,7 @@ class FunctionTool(Generic[P, R]):
         """The MCP definition of the tool, with its input schema and, for a return type that is an object, its output schema.
 
         Raises:
-            TypeError: JSON Schema cannot describe the function's signature.
+            TypeError, ValueError: The function's signature has no schema (see `read_function`).
         """
         return self._definition
 
@@ -274,7 +274,7 @@ class FunctionTool(Generic[P, R]):
         return self._schema.context_parameter is not None
 
     def coerce(self, arguments: JsonMapping) -> JsonObject:
-        """Validate and convert the arguments, add defaults, and return them as the function receives them. Used by middleware of agents.
+        """Validate and convert the arguments, add defaults, and return them (see `FunctionSchema.coerce`). Used by middleware of agents.
 
         Raises:
             ArgumentsRefused: The arguments do not match the schema.
@@ -352,7 +352,7 @@ class FunctionTool(Generic[P, R]):
 
         Raises:
             GatewayError: The function raised this error.
-            ToolFailed: The arguments do not match, the tool is only declared, or the function raised another error (`__cause__`).
+            ToolFailed: As for `run`.
         """
         value = await self.run(arguments, ctx)
         if isinstance(value, Complete | InputRequired | TaskStarted):
@@ -365,10 +365,10 @@ class FunctionTool(Generic[P, R]):
         return Complete.text(text, structured=value if isinstance(value, dict) else None)
 
     async def run(self, arguments: JsonObject, ctx: CallContext) -> JsonValue | ToolOutcome:
-        """Run the function once, and return its result as JSON; a `ToolOutcome` that the function returns stays unchanged.
+        """Run the function, and return its result as JSON; a `ToolOutcome` stays unchanged. A `GatewayError` of the function is raised.
 
         Raises:
-            ToolFailed: The arguments do not match the schema, the tool is only declared, or the function raised an exception (`__cause__`).
+            ToolFailed: The arguments are invalid, there is no function, a limit is reached, or the function failed (`FunctionFailed`).
         """
         return await self._value(arguments, ctx)
 
@@ -441,7 +441,7 @@ def tool(
 
     A parameter annotated `CallContext` or `FunctionInvocationContext` receives the context of the call and is not in the input schema.
     Results of the function: `str` becomes text; `Content` objects become content blocks; dataclasses, pydantic models and dicts become
-    structured content with their JSON as text; other values become JSON text; a `ToolOutcome` is returned unchanged.
+    structured content with their JSON as text; `None` gives no content; other values become JSON text; a `ToolOutcome` stays unchanged.
     """
 
     def wrap(wrapped: Callable[..., Any]) -> FunctionTool[..., Any]:

@@ -186,7 +186,7 @@ async def import_from(name: str, *, base_dir: Path, timeout_seconds: float = IMP
     continues.
 
     Raises:
-        ConfigError: The module cannot be imported in time; the text has the reason and the fix.
+        ConfigError: The module cannot be imported, or takes longer than the timeout; the text has the reason and the fix.
     """
     with anyio.move_on_after(timeout_seconds):
         return await anyio.to_thread.run_sync(partial(_import, name, str(base_dir)), abandon_on_cancel=True)
@@ -197,7 +197,7 @@ async def import_object(reference: str, *, base_dir: Path, timeout_seconds: floa
     """Import the Python object that a reference of the form `pkg.module:attribute` names. The folder `base_dir` is searched first.
 
     Raises:
-        ConfigError: The module cannot be imported or has no such attribute.
+        ConfigError: The module cannot be imported (see `import_from`) or has no such attribute.
     """
     module_name, _, attribute = reference.partition(":")
     module = await import_from(module_name, base_dir=base_dir, timeout_seconds=timeout_seconds)

@@ -83,11 +83,14 @@ class FunctionInvocationContext:
         return current if isinstance(current, cls) else cls(function, arguments, ctx=ctx)
 
     def add_tools(self, tools: Tool | ToolSource | Callable[..., object] | Sequence[Tool | ToolSource | Callable[..., object]]) -> None:
-        """Add tools to the agent's run, starting with the next call of the model. Tools that were already added are ignored.
+        """Add tools to the agent's run, starting with the next call of the model. `Tool` objects that were already added are ignored.
+
+        Functions are wrapped in new tools. Sources of tools (`ToolSource`) are ignored.
 
         Raises:
             RuntimeError: The call is not part of an agent's run.
-            ValueError: A different tool already has the name of an added tool. No tool is added.
+            ValueError: Another tool already has the name of an added tool, for example because a function was added before. No tool is
+                added.
         """
         live = self._live("add")
         added = [tool for tool in normalize_tools(tools) if not isinstance(tool, ToolSource)]

@@ -14,8 +14,9 @@ from pathlib import Path
 def missing_imports(error: ImportError, folder: str) -> tuple[list[str], list[str]]:
     """Find the failing imports in the Python files below `folder` that occur in the traceback of `error`.
 
-    Returns the missing modules, and the names that are missing in an existing module, as `module.name`. Only statements at the top level of
-    a file count, because imports in `try` and `if` may be optional. Names are checked only in modules that are already imported.
+    Returns the missing modules, among them the one that `error` names, and the names that are missing in an existing module, as
+    `module.name`. Only absolute imports at the top level of a file count, because imports in `try` and `if` may be optional. Names are
+    checked only in modules that are already imported.
     """
     modules: dict[str, None] = {}
     names: dict[str, None] = {}

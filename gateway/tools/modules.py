@@ -79,7 +79,7 @@ class OwnModules:
             error = error.__cause__ or error.__context__
 
     def drop(self) -> None:
-        """Remove every recorded module from `sys.modules`, so that the next import reads the files again."""
+        """Remove every recorded module from `sys.modules`, and its `.pyc` file, so that the next import reads the source files again."""
         self.generation += 1
         for name, module in self._modules.items():
             if sys.modules.get(name) is module:

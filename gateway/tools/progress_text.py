@@ -10,7 +10,7 @@ import re
 import anyio
 
 SEND_SECONDS = 0.5
-"""Minimum seconds between two progress messages about one streamed text."""
+"""Minimum seconds between two progress messages while a text is streamed. The messages with its rest (`Sentences.rest`) need not wait."""
 
 MAX_CHARS = 2_000
 """Maximum length of one progress message, in characters. The rest of the text is sent with the next message."""
@@ -28,7 +28,7 @@ class NewLines:
     def take(self, message: str | None) -> str | None:
         """Return the text of a progress notification, or `None` if the text is empty or equal to the previous text.
 
-        For `None`, the caller sends the notification without a text, because it still shows that the call continues.
+        For `None`, the code that sends the notification sends it without a text, because it still shows that the call continues.
         """
         if not message or message == self._last:
             return None
@@ -45,9 +45,10 @@ class Sentences:
         self._lines = NewLines()
 
     def add(self, text: str) -> str:
-        """Add a part of the streamed text, and return all complete sentences that were not returned before.
+        """Add a part of the streamed text, and return the complete sentences that were not returned before, at most `MAX_CHARS` characters.
 
-        Returns an empty text if this method returned sentences less than `SEND_SECONDS` ago.
+        Returns an empty text if there are none, or if this method returned sentences less than `SEND_SECONDS` ago. If more than `MAX_CHARS`
+        characters contain no end of a sentence, an incomplete sentence is returned.
         """
         self._text += text
         if not self._text or anyio.current_time() - self._sent_at < SEND_SECONDS:
@@ -71,7 +72,10 @@ class Sentences:
         return "\n".join(line for line in lines if not line.strip() or self._lines.take(line.strip())).strip()
 
     def _take(self, end: int) -> str:
-        """Remove the text up to position `end` from the collected text and return it: at most `MAX_CHARS` characters, in whole words."""
+        """Remove the collected text up to position `end`, and return it without repeated lines.
+
+        At most `MAX_CHARS` characters are removed, in whole words if possible.
+        """
         if end > MAX_CHARS:
             space = self._text.rfind(" ", 1, MAX_CHARS + 1)
             end = space if space > 0 else MAX_CHARS

@@ -30,8 +30,8 @@ async def ask_until_usable(
 ) -> T:
     """Send a request for input to the caller, pass the answer to `use`, and return the result of `use`.
 
-    If `use` refuses the answer to a form or link (by `AnswerRefused`), the request is resent with the reason. `key` identifies the
-    request in a durable task, so that a resumed task finds the stored answers; each repetition has a new key.
+    If the answer to a form or link is invalid, or `use` refuses it (by `AnswerRefused`), the request is resent with the reason. `key`
+    identifies the request in a durable task, so that a resumed task finds the stored answers; each repetition has a new key.
 
     Set `judges` if `use` may refuse answers that match the schema of the request. This changes how a durable task (a background call that
     continues after a restart) treats a refused answer: the client that sent it receives the reason as an error, and the request stays open

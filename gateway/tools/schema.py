@@ -95,7 +95,8 @@ class FunctionSchema:
         """Validate and convert the arguments of a call, and return the positional and keyword arguments for the function.
 
         Raises:
-            ArgumentsRefused: The arguments do not match the schema. The text names wrong arguments (maybe not all), and never their values.
+            ArgumentsRefused: The arguments do not match the schema. The text names wrong arguments (maybe not all), without their values
+                unless a validator of the function's author writes them.
         """
         positional: list[Any] = []
         keyword: dict[str, Any] = {}
@@ -123,7 +124,8 @@ class FunctionSchema:
     def coerce(self, arguments: JsonMapping) -> JsonObject:
         """Validate the arguments of a call, convert them to the annotated types, add defaults, and return them.
 
-        Defaults that are `None` are left out. The returned object may be passed to `bind`.
+        Nested models become dicts, and defaults that are `None` are left out. If the schema is given as JSON Schema, the arguments are
+        validated but not converted. The returned object may be passed to `bind`.
 
         Raises:
             ArgumentsRefused: The arguments do not match the schema.
@@ -155,11 +157,12 @@ class FunctionSchema:
 def read_function(func: Callable[..., Any], *, explicit: Explicit | None = None) -> FunctionSchema:
     """Derive the schemas of a function from its signature and docstring. `explicit` replaces the argument schema.
 
-    Descriptions of arguments come from `Field(description=…)`, else from a string in `Annotated`, else from the docstring. The input schema
-    allows no further arguments. A parameter annotated `CallContext` is not in the schema, and receives the context of the call.
+    Descriptions of arguments come from a default `Field(description=…)`, else from a string in `Annotated`, else from a `Field` in
+    `Annotated`, else from the docstring. Without `explicit`, the input schema allows no further arguments. A parameter annotated
+    `CallContext`, or with a class that has `for_call`, is not in the schema, and receives the context of the call.
 
     Raises:
-        TypeError: An annotation cannot be resolved or described by JSON Schema, or the function has `*args`.
+        TypeError: An annotation cannot be resolved or described by JSON Schema, or the function has `*args` and no `explicit` schema.
         ValueError: Several parameters are annotated to receive the context of the call.
     """
     hints = _hints(func)

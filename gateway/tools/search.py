@@ -51,6 +51,8 @@ class WordIndex:
     def scores(self, query: str) -> dict[int, float]:
         """Return the scores of all documents that match a word of `query`: position in the list → score. A higher score is better.
 
+        Words without meaning (`STOP_WORDS`) are ignored; the dict is empty if no other word is left.
+
         Raises:
             StorageError: The SQLite library of this Python does not include FTS5.
         """
@@ -76,7 +78,10 @@ def _build(rows: Sequence[Row]) -> sqlite3.Connection:
 
 
 def _to_match(query: str) -> str:
-    """Convert a query to FTS5 syntax. It matches documents with any word of the query, or with a longer word that starts with one."""
+    """Convert a query to FTS5 syntax. It matches documents with any word of the query that is not a stop word.
+
+    A word of at least `MIN_PREFIX` characters also matches longer words that start with it. Empty if no word is left.
+    """
     words = [word for word in _WORD.findall(_spaced(query)) if word.casefold() not in STOP_WORDS]
     terms: list[str] = []
     for word in dict.fromkeys(words[:MAX_QUERY_WORDS]):

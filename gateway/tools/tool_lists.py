@@ -27,8 +27,8 @@ _RANGES = {"frequency_penalty": (-2.0, 2.0), "presence_penalty": (-2.0, 2.0), "t
 def normalize_tools(tools: Any) -> list[Any]:
     """Return the passed tools (one item, a list, or nested lists) as a flat list, with functions replaced by tools.
 
-    Tools and sources of tools stay unchanged. So do descriptions of hosted tools, which the model's provider runs (mappings, or the
-    provider's objects).
+    An object with a list `tools` counts as this list. Tools and sources of tools stay unchanged. So do descriptions of hosted tools, which
+    the model's provider runs (mappings, or the provider's objects).
     """
     if tools is None:
         return []
@@ -48,6 +48,8 @@ def normalize_tools(tools: Any) -> list[Any]:
 
 async def validate_tools(tools: Any) -> list[Any]:
     """Return the passed tools as a flat list, with functions replaced by tools, and sources of tools replaced by their tools.
+
+    Descriptions of hosted tools (tools that the model's provider runs) are moved to the end.
 
     Raises:
         ValueError: Two different tools have the same name.
@@ -78,7 +80,7 @@ async def validate_chat_options(options: JsonMapping) -> JsonObject:
 def by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
     """Return the tools in a dict by name, in order. If a tool occurs several times, the dict contains the first.
 
-    A tool counts as the same tool if it is wrapped by a gate (policy checks).
+    A tool, and an object that wraps it to check its calls against policy (attribute `original`), count as the same tool.
 
     Raises:
         ValueError: Two different tools have the same name.

@@ -1,7 +1,8 @@
 """Protocols through which agents and workflows use the gateway: `ToolBox` finds the gateway's tools, and `ResourceBox` reads resources.
 
-`ToolGuards` adds policy checks to the tools that an agent or workflow defines itself. `app` implements these protocols; tests use scripted
-implementations. All calls and reads pass the gate (the pipeline of policy checks), as those of clients do.
+`ToolGuards` adds policy checks to the tools that an agent or workflow defines itself. `app` implements these protocols (except `ToolGuard`,
+which `gate.own_tools` implements); tests use scripted implementations. All calls and reads pass the gate (the pipeline of policy checks),
+as those of clients do.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class ToolBox(Protocol):
         ...
 
     async def quarantined(self, patterns: Sequence[str]) -> Sequence[Tool]:
-        """Return the tools that match a pattern but are quarantined: they are not served until a person accepts their changed definitions.
+        """Return the tools that match a pattern but are quarantined: they are not served until a person accepts their definitions.
 
         The gate refuses and records each call of a returned tool. The tool's definition contains only the name.
         """
@@ -64,7 +65,8 @@ class ToolGuard(Protocol):
     async def approve(self, name: str, shown: str, ctx: CallContext, key: str = "") -> Reject | None:
         """Ask a person to approve the call of `name`, which the text `shown` describes. Return the refusal, or `None` if approved.
 
-        `key` identifies the question in a durable task (`CallContext.question`).
+        Without asking, the call is refused if the gate has no approvals (outside `moongate run`). `key` identifies the question in a
+        durable task (`CallContext.question`).
 
         Raises:
             GatewayError: The person cannot be asked.
@@ -88,7 +90,7 @@ class GuardedScope(AgentScope):
 
 
 def guard_in(ctx: CallContext) -> ToolGuard | None:
-    """Return the policy checks for the own tools of the agent or workflow that makes a call; `None` outside a gateway."""
+    """Return the policy checks for the own tools of the gateway's agent or workflow that makes a call; `None` for other calls."""
     return ctx.run.tool_guard if isinstance(ctx.run, GuardedScope) else None
 
 
