@@ -1,7 +1,7 @@
 """`moongate doctor`: checks everything that the configuration needs, and reports for each item whether it works and how to fix it.
 
-Starts the configured servers once, as `run` does, and stops them. It stores the servers' listings for the next start over stdio, and
-changes nothing else. Checks that start no process are in `checks`.
+Starts the configured servers once, as `run` does, and stops them. It creates the state folder if it is missing, and stores the
+servers' listings for the next start over stdio. Checks that start no process are in `checks`.
 """
 
 from __future__ import annotations
