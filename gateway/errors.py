@@ -19,7 +19,7 @@
     │   │   │   └── Busy               the server is overloaded (HTTP 429, 503; `retry_after_seconds`)
     │   │   ├── OutcomeUnknown         the connection broke after the request was sent; the call may have run
     │   │   │   └── Malformed          the response is not a JSON-RPC response to the request; the call may have run
-    │   │   ├── TooLarge               the response exceeds a size limit or is large and waited too long
+    │   │   ├── TooLarge               the response exceeds a size limit, or is large and was not processed in time
     │   │   ├── Forbidden              the credentials do not permit this request (HTTP 403)
     │   │   └── Rejected               the server answered with a JSON-RPC error (`code`, `data`)
     │   └── UpstreamTimeout            no response within the deadline; the call may have run
@@ -191,7 +191,7 @@ class Malformed(OutcomeUnknown):
 
 
 class TooLarge(RequestFailure):
-    """The response of a remote server exceeds a size limit, or is large and waited too long for memory.
+    """The response of a remote server exceeds a size limit, or is large and could not be read or parsed in time.
 
     The call has run or still runs, and a second call would probably have a response of the same size.
     """

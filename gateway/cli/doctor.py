@@ -54,7 +54,7 @@ def doctor(config_path: str | None, as_json: bool) -> None:
 
 
 async def _live_checks(loaded: LoadedConfig, first: StartupAnswers | None) -> list[Check]:
-    """Start every server, run the checks that need them, and stop the servers."""
+    """Start a gateway with its servers, run the checks that need them, and stop the gateway."""
     from gateway.cli.hub import open_own
 
     try:

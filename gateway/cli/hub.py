@@ -197,7 +197,10 @@ class OwnHub:
 
 @asynccontextmanager
 async def open_own(loaded: LoadedConfig) -> AsyncGenerator[OwnHub, None]:
-    """Start a gateway from `loaded` and wait until its sources have connected or failed, whether or not another gateway runs."""
+    """Start a gateway from `loaded`, even if another gateway runs, and yield it when its sources have connected or failed.
+
+    Waits at most `SOURCES_TIMEOUT_SECONDS`, and not for servers that connect at their first call (`start: lazy`).
+    """
     import anyio.to_thread
 
     from gateway.cli.common import load, running
