@@ -1,7 +1,8 @@
 """Finds the address and authentication of an OpenAI-compatible API in constructor arguments, an `.env` file and the environment.
 
 Names and precedence are those of Microsoft's agent framework, so that programs written for it find their settings. Azure is used if an
-Azure endpoint or a credential is given, or if a variable names an Azure endpoint, and no argument or variable an OpenAI key or base URL.
+Azure endpoint or a credential is given, or if variables name an Azure endpoint, and neither arguments nor variables name an OpenAI key or
+base URL.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def _print_gateway(url: str, status: Status, own: LoadedConfig | None) -> None:
 
 
 class OwnHub:
-    """A gateway that runs in the command's process. Commands that use either class call the methods that `RunningHub` has, too."""
+    """A gateway that runs in the command's process. Commands call the same methods of it as of a `RunningHub`."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway

@@ -92,7 +92,7 @@ def id_of(message: bytes) -> int | str | None:
 def first_id(head: bytes) -> int | str | None:
     """Return the id of a message that begins with `{"jsonrpc":"2.0","id":` (no spaces), without parsing the rest; else `None`.
 
-    An id with a backslash is not read either.
+    Return `None` for an id with a backslash, too.
     """
     found = _FIRST_ID.match(head)
     return None if found is None else json.loads(found[1])
