@@ -19,7 +19,7 @@
     │   │   │   └── Busy               the server is overloaded (HTTP 429, 503; `retry_after_seconds`)
     │   │   ├── OutcomeUnknown         the connection broke after the request was sent; the call may have run
     │   │   │   └── Malformed          the response is not a JSON-RPC response to the request; the call may have run
-    │   │   ├── TooLarge               the response exceeds a size limit; the call has run
+    │   │   ├── TooLarge               the response exceeds a size limit, or is large and was not processed in time
     │   │   ├── Forbidden              the credentials do not permit this request (HTTP 403)
     │   │   └── Rejected               the server answered with a JSON-RPC error (`code`, `data`)
     │   └── UpstreamTimeout            no response within the deadline; the call may have run
@@ -155,7 +155,7 @@ class RequestFailure(UpstreamError):
 
 
 class NotSent(RequestFailure):
-    """The request to a remote server was not delivered, so resending it cannot run a call twice."""
+    """The request to a remote server was not delivered, or was rejected unread, so resending it cannot run a call twice."""
 
 
 class Unreachable(NotSent):
@@ -191,7 +191,10 @@ class Malformed(OutcomeUnknown):
 
 
 class TooLarge(RequestFailure):
-    """The response of a remote server exceeds a size limit. The call has run, and a second call would have the same response."""
+    """The response of a remote server exceeds a size limit, or is large and could not be read or parsed in time.
+
+    The call has run or still runs, and a second call would probably have a response of the same size.
+    """
 
 
 class Forbidden(RequestFailure):
@@ -274,15 +277,15 @@ class ModelError(GatewayError):
 
 
 class ChatClientInvalidAuthException(ModelError):
-    """The chat model's endpoint refused the API key."""
+    """The chat model's endpoint refused the API key, or the key has characters that cannot be sent."""
 
 
 class ChatClientInvalidRequestException(ModelError):
-    """The chat model's endpoint rejected the request, or does not know the model; a retry fails for the same reason."""
+    """The chat model's endpoint rejected the request or does not know the model, or the request is invalid; a retry fails likewise."""
 
 
 class ChatClientInvalidResponseException(ModelError):
-    """The response of a chat model's endpoint could not be parsed."""
+    """The response of a chat model's endpoint could not be parsed, lacks required data or is too large."""
 
 
 class ChatClientContentFilterException(ModelError):

@@ -34,7 +34,8 @@ from gateway.types.options import ChatOptions
 logger = logging.getLogger(__name__)
 
 KEPT_TOOL_GROUPS = 2
-"""Number of a run's most recent tool calls that stay complete in the stored conversation, because the next turn usually builds on them."""
+"""Number of the most recent groups (model response with tool calls, and the results) that stay complete in the stored conversation, because
+the next turn usually builds on them."""
 
 DEFAULT_HARNESS_INSTRUCTIONS = """\
 You work on tasks for a user, with tools.
@@ -82,13 +83,13 @@ def create_harness_agent(
     middleware: Any = None,
     default_options: Mapping[str, JsonValue] | None = None,
 ) -> Agent:
-    """Return an agent with history, compaction, a todo list, modes, tool approvals and further parts, each of which can be left out.
+    """Return an agent with history, compaction, a todo list, modes, tool approvals and further parts. All but history can be left out.
 
     `harness_instructions` replace the harness's general instructions (an empty text removes them); `agent_instructions` follow them.
     Compaction needs a strategy, or both token limits. Unless tool approval is disabled, every run needs a session.
 
     Raises:
-        ValueError: The token limits leave no tokens for an answer.
+        ValueError: A token limit is not positive, or the limit of output tokens is not less than that of the context window.
     """
     window = _Window(max_context_window_tokens, max_output_tokens, tokenizer)
     history = history_provider or InMemoryHistoryProvider()

@@ -141,7 +141,9 @@ async def through(
 
 
 def as_answer(result: Any, fold: Callable[[Sequence[Any]], Any], whole: Callable[..., Any]) -> Any:
-    """Convert a result that middleware set (a response, updates, a message or text) to a response (class `whole`) or a stream of updates.
+    """Convert a result that middleware set (a response, updates, a message, content or text) to a response (class `whole`) or a stream.
+
+    `None` stays `None`.
 
     Raises:
         MiddlewareException: The result has none of these types.

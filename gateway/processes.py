@@ -25,7 +25,9 @@ _FOLDERS = ("/proc/self/fd", "/dev/fd")
 
 
 def seal_descriptors() -> None:
-    """Mark every file descriptor above 2 close-on-exec. Call it immediately before starting a program. On Linux it is one system call.
+    """Mark every file descriptor above 2 close-on-exec. Call it immediately before starting a program.
+
+    On Linux 5.11 or later this takes one system call; on Windows the function does nothing.
 
     To let the program inherit a descriptor, pass the descriptor as one of the program's standard streams.
     """

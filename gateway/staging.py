@@ -1,7 +1,7 @@
 """Decorators `experimental` and `release_candidate`, which mark classes and functions that may still change.
 
-The use of an experimental feature issues a warning, once per process; a release candidate only has a note in its docstring. The attributes
-`__feature_stage__` and `__feature_id__` are informational: they disappear when a feature becomes stable.
+The first use of each experimental feature in a process issues a warning; a release candidate only has a note in its docstring. The
+attributes `__feature_stage__` and `__feature_id__` are informational: they disappear when a feature becomes stable.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _warned: set[tuple[type[Warning], str]] = set()
 def experimental(*, feature_id: ExperimentalFeature | str) -> Callable[[StagedT], StagedT]:
     """Return a decorator that marks a class or function as experimental.
 
-    The first use of the class or function issues a warning. A `typing.Protocol` class issues no warning.
+    The first use of any class or function with this `feature_id` issues a warning. A `typing.Protocol` class issues no warning.
     """
     return _stage("experimental", feature_id, _EXPERIMENTAL_NOTE, ExperimentalWarning)
 

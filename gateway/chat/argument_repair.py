@@ -28,7 +28,7 @@ _TRAILING_COMMA = re.compile(r"(\"(?:[^\"\\]|\\.)*\")|,(\s*[}\]])", re.DOTALL)
 
 
 def to_call(call_id: str, name: str, arguments: str, raw: JsonObject, properties: JsonObject | None = None) -> Content:
-    """Return a `function_call` content for a tool call from a provider. Arguments that are not JSON are repaired if possible."""
+    """Return a `function_call` content for a tool call from a provider. Arguments that are not a JSON object are repaired if possible."""
     call = Content.from_function_call(call_id, name, arguments, additional_properties=properties, raw_representation=raw)
     if arguments and not _is_object(arguments) and (repaired := repair(arguments)) is not None:
         call.arguments, how = repaired
@@ -50,7 +50,7 @@ def _is_object(text: str) -> bool:
 
 
 def repair(text: str) -> tuple[str, str] | None:
-    """Return the arguments as valid JSON and the name of the repair, or `None` if the text is ambiguous or cannot be repaired."""
+    """Return the arguments as a JSON object and the name of the repair, or `None` if the text is ambiguous or cannot be repaired."""
     fenced = _FENCE.match(text.strip())
     inner = fenced.group(1) if fenced else text.strip()
     without_commas = _TRAILING_COMMA.sub(lambda found: found.group(1) or found.group(2), inner)

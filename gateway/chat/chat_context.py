@@ -60,7 +60,7 @@ class ChatContext:
     stream_result_hooks: list[Callable[[ChatResponse], Any]] = field(default_factory=lambda: cast("list[Any]", []))
     stream_cleanup_hooks: list[Callable[[], Any]] = field(default_factory=lambda: cast("list[Any]", []))
     session: SessionData | None = None
-    """The session of the agent run that makes the call; `None` without an agent or session."""
+    """The session of the agent run that makes the call, or the one in the caller's `client_kwargs`; `None` if there is neither."""
     said: ChatResponse | None = field(default=None, init=False, repr=False)
     """Whole response from a client that joins the parts of its stream itself. Set when all parts have arrived; otherwise `None`."""
     terminate: bool = False

@@ -55,7 +55,9 @@ def call_model(
     client_kwargs: JsonMapping | None = None,
     session: SessionData | None = None,
 ) -> ChatStream:
-    """Make one model call inside `middleware`, and return a stream of its parts. Without `stream` there is one part per message.
+    """Make one model call inside `middleware`, and return a stream of the response's parts, even if `stream` is false.
+
+    `stream` is whether the client requests the response in parts; otherwise the whole response is split into parts.
 
     The client's own middleware, if it has any, runs outside `middleware`. `client_kwargs` are passed to the client only.
     """

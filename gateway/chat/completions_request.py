@@ -68,7 +68,7 @@ def _add_tools(request: JsonObject, options: ChatOptions) -> None:
 
 
 def to_wire_messages(messages: Sequence[Message], instructions: str | None, instruction_role: str | None = None) -> list[JsonObject]:
-    """Convert messages to the Chat Completions API. Each tool result becomes a separate message, after the message with the tool calls.
+    """Convert messages to the Chat Completions API. Each tool result becomes a separate message, before the rest of its message.
 
     `instructions` become the first message, with the role `instruction_role` (default `system`).
     """

@@ -179,10 +179,10 @@ class OpenAIEmbeddingClient(BaseEmbeddingClient[str, list[float], OpenAIEmbeddin
     ) -> None:
         """Store the settings. Arguments are those of `OpenAIChatClient`; missing ones are looked up in the `.env` file and the environment.
 
-        The model defaults to `OPENAI_EMBEDDING_MODEL`, then `OPENAI_MODEL`.
+        The model defaults to `OPENAI_EMBEDDING_MODEL`, then `OPENAI_MODEL` (for Azure, the prefix is `AZURE_OPENAI_`).
 
         Raises:
-            SettingNotFoundError: No model or no key is set; the text says what to set.
+            SettingNotFoundError: No model, no key or, for Azure, no endpoint is set; the text says what to set.
         """
         super().__init__(additional_properties=additional_properties)
         endpoint = find_endpoint(EndpointArguments.among(locals()), self.NAMES)
@@ -203,7 +203,7 @@ class OpenAIEmbeddingClient(BaseEmbeddingClient[str, list[float], OpenAIEmbeddin
         """Return an embedding for each of the texts `values`, in order; an empty list for no texts.
 
         Raises:
-            ModelError: The endpoint failed, or returned a wrong number of vectors.
+            ModelError: No model is set, or the endpoint failed or returned a wrong number of vectors or a malformed vector.
         """
         chosen: JsonObject = {key: value for key, value in (options or {}).items() if value is not None}
         model = str(chosen.pop("model", None) or self.model)

@@ -65,6 +65,8 @@ class FoundryChatClient(OpenAIChatClient[OptionsT]):
     ) -> None:
         """Store the settings. Missing arguments come from `FOUNDRY_PROJECT_ENDPOINT`, `FOUNDRY_MODEL` and `FOUNDRY_API_KEY`.
 
+        These variables are looked up in the `.env` file, then in the environment.
+
         Raises:
             SettingNotFoundError: The endpoint, the model or the authentication is missing; the text says what to set.
         """

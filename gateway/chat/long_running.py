@@ -37,11 +37,13 @@ class OpenAIContinuationToken(TypedDict):
 
     response_id: str
     sequence_number: NotRequired[int]
-    """Number of the last event of the stream that the caller has received."""
+    """Number of the event after which the stream is resumed; if it is missing, the stream is resumed from its start."""
 
 
 def to_status(label: object) -> str:
-    """Convert a provider's status to Moongate's name for it. An unknown status is returned in lower case with underscores."""
+    """Convert a provider's status to Moongate's name for it. An unknown status is returned in lower case with underscores,
+    and `unknown` if the provider sent none.
+    """
     if not isinstance(label, str) or not label:
         return "unknown"
     plain = label.lower().replace("-", "_").replace(" ", "_")

@@ -44,7 +44,7 @@ class LoopOptions:
     """Seconds during which one run of the loop may call tools, checked after the tool calls of each model response; `None` for no limit.
     Time spent waiting for a person does not count."""
     max_consecutive_errors_per_request: int = 3
-    """Number of consecutive model responses with a failing tool call, after which the model gets no tools any more."""
+    """Number of consecutive model responses with a failing tool call, after which the model gets no tools any more; 0 counts as 1."""
     allow_concurrent_invocation: bool = True
     """Whether the tool calls of one model response run concurrently. Otherwise they run in the order of the response."""
     terminate_on_unknown_calls: bool = False
@@ -74,7 +74,7 @@ class LoopOptions:
                 raise ValueError(f"additional_tools must be functions and tools, not {type(given).__name__}; put it into tools")
 
     def with_overrides(self, overrides: LoopOptions | JsonMapping | None) -> LoopOptions:
-        """Return a copy of these limits with the values in the mapping `overrides`. A `LoopOptions` object is returned unchanged.
+        """Return a copy of these limits with the values in the mapping `overrides`. If `overrides` is a `LoopOptions`, return it unchanged.
 
         Raises:
             ValueError: A limit is unknown or out of range.

@@ -214,7 +214,7 @@ async def _listed(connection: OpenAIConnection, model: str) -> frozenset[str]:
 
 
 async def _try_route(connection: OpenAIConnection, kind: str, model: str) -> None:
-    """Send a request with a field of the wrong type to the API's path, and check that the endpoint rejects it like a model API.
+    """Send a request with a field of the wrong type to the API's path, and check that the endpoint responds like a model API.
 
     Raises:
         ModelError: The endpoint answers in another way, is unreachable, or rejects the key.

@@ -1,7 +1,7 @@
 """Trace spans and metrics of model calls, following OpenTelemetry's conventions for generative AI.
 
 `chat_middleware.around_model` calls `traced_call` for each request to a model, inside all chat middleware, if instrumentation is on.
-Requests of every client are therefore traced exactly once. `agents.tracing` records agent runs and tool calls.
+Requests of every client are therefore traced. `agents.tracing` records agent runs and tool calls.
 """
 
 from __future__ import annotations

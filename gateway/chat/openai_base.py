@@ -50,7 +50,7 @@ class OpenAIClientBase(BaseChatClient[OptionsT]):
         `azure-identity`. An `async_client` that is passed decides the number of retries, and `aclose` does not close it.
 
         Raises:
-            SettingNotFoundError: No model or no key is set; the text says what to set.
+            SettingNotFoundError: No model, no key or, for Azure, no endpoint is set; the text says what to set.
         """
         endpoint = find_endpoint(EndpointArguments.among(locals()), self.NAMES)
         super().__init__(endpoint.model, **arguments)

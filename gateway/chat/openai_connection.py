@@ -1,7 +1,7 @@
 """`OpenAIConnection`: sends requests to an OpenAI-compatible endpoint and retries them; errors become `ModelError`.
 
 Requests use the generic request methods of the `openai` package, and responses are decoded JSON, so that fields which only some compatible
-servers send are preserved. Each chat and embedding client has one such connection.
+servers send are preserved. Each chat or embedding client for such an endpoint has one connection.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_SECONDS = 120.0
-"""Timeout in seconds for a whole response, or between two parts of a streamed response."""
+"""Timeout in seconds for a whole response, or between two parts of a streamed response, unless the program sets another one."""
 
 AnswerT = TypeVar("AnswerT")
 
@@ -72,7 +72,7 @@ class OpenAIConnection:
         `subject` is `None` for a new response of the model.
 
         Raises:
-            ModelError: The endpoint failed, and so did all retries.
+            ModelError: The request failed, and could not be retried or failed in all retries.
         """
         await load_openai()
         client, options = self.client, _options()
@@ -90,7 +90,7 @@ class OpenAIConnection:
         `subject` names the object to delete, such as `response 'resp_1'`. The error text contains it if the object does not exist.
 
         Raises:
-            ModelError: The endpoint failed, and so did all retries.
+            ModelError: The request failed, and could not be retried or failed in all retries.
         """
         await load_openai()
         client = self.client

@@ -1,7 +1,8 @@
 """Finds the address and authentication of an OpenAI-compatible API in constructor arguments, an `.env` file and the environment.
 
 Names and precedence are those of Microsoft's agent framework, so that programs written for it find their settings. Azure is used if an
-Azure endpoint or a credential is given, or if only the environment variables of Azure are set.
+Azure endpoint or a credential is given, or if variables name an Azure endpoint, and neither arguments nor variables name an OpenAI key or
+base URL.
 """
 
 from __future__ import annotations
@@ -205,7 +206,7 @@ def find_endpoint(given: EndpointArguments, names: Names) -> Endpoint:
     """Determine the endpoint of a model from constructor arguments, the `.env` file and environment variables.
 
     Raises:
-        SettingNotFoundError: The model or the key is missing; the text names what to set.
+        SettingNotFoundError: The model, the key or, for Azure, the endpoint is missing; the text names what to set.
     """
     openai = load_settings(
         OpenAISettings, env_prefix="OPENAI_", env_file_path=given.env_file_path, env_file_encoding=given.env_file_encoding

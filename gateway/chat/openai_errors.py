@@ -1,4 +1,6 @@
-"""Converts errors of the `openai` package to `ModelError`. The texts say what failed and what to set, without keys or bodies."""
+"""Converts errors of the `openai` package to `ModelError`. The texts say what failed and what to set, without keys, and quote of a
+response body at most the endpoint's error text.
+"""
 
 from __future__ import annotations
 

@@ -97,8 +97,8 @@ def tool_mode(options: ChatOptions) -> JsonObject:
 def answer_format(options: ChatOptions) -> JsonObject | None:
     """Return the option `response_format` in a common form, with `type` `json_schema`, `json_object` or `text`; `None` if it is not set.
 
-    A JSON Schema is under the key `schema`, unchanged, with a `name`. `strict` is set only if every object in the schema forbids additional
-    properties and requires all its properties.
+    A JSON Schema is under the key `schema`, with a `name`: unchanged, or made from a pydantic model (`strictly`). `strict` is set if every
+    object in the schema forbids additional properties and requires all its properties. A format of the API keeps the caller's `strict`.
 
     Raises:
         ChatClientInvalidRequestException: The value is not a pydantic model, a JSON Schema or a format of the API.
@@ -135,7 +135,7 @@ def _format(name: str, schema: JsonObject) -> JsonObject:
 
 
 def strictly(node: JsonValue) -> JsonValue:
-    """Return a pydantic model's schema with `additionalProperties: false` in its objects, as the API's strict mode requires.
+    """Return a pydantic model's schema with `additionalProperties: false` in objects without this key, as the API's strict mode requires.
 
     Strict mode also requires that every property is required. A schema with an optional property is therefore sent without `strict`.
     """

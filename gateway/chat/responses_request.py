@@ -1,7 +1,7 @@
 """Converts a conversation to a request of OpenAI's Responses API.
 
 If the API's provider stores nothing, every request contains the whole conversation, and reasoning is sent back only in encrypted form.
-In this case items are sent without the provider's ids, because the provider would look up the ids in its storage.
+Messages and function calls are sent without the provider's ids, because the provider would look up the ids in its storage.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ def _add_text(request: JsonObject, options: ChatOptions) -> None:
 def to_items(messages: Sequence[Message], *, kept: bool = False) -> list[JsonObject]:
     """Convert messages to input items of the Responses API.
 
-    If `kept` is true, the provider stores the conversation, so items that the provider itself created are left out.
+    If `kept` is true, the provider stores the conversation, so function calls, reasoning and other items that the provider created are left
+    out. Texts, results of tool calls and answers to approval requests are converted in any case.
     """
     items: list[JsonObject] = []
     calls: dict[str, JsonObject] = {}
@@ -251,7 +252,7 @@ def _as_text(value: JsonValue) -> str:
 
 
 def to_annotations(annotations: Sequence[Annotation]) -> list[JsonObject]:
-    """Convert citations to annotations of the Responses API, one for each cited span of text."""
+    """Convert citations to annotations of the Responses API: one for each cited span of text, or one for a file outside a container."""
     found: list[JsonObject] = []
     for annotation in annotations:
         properties = annotation.get("additional_properties") or {}

@@ -1,7 +1,8 @@
 """Converts the events of a streamed response of the Responses API to updates (parts of the response).
 
-Text and reasoning are yielded at once, other items when they are complete. An update of a background response has a continuation token with
-the position from which the stream can be resumed. While a tool call is incomplete, this position stays before the call.
+Text, reasoning and partial images are yielded at once, other items when they are complete. An update of an unfinished background response
+has a continuation token with the position from which the stream can be resumed. While a tool call is incomplete, this position stays before
+the call.
 """
 
 from __future__ import annotations
@@ -203,7 +204,7 @@ def conversation_of(response: JsonMapping) -> str | None:
 
 
 def failed(model: str, response: JsonMapping) -> ModelError:
-    """Return the exception for a response with the status `failed`."""
+    """Return the exception for a response with the status `failed`, or for an `error` event (then `response` has only `error`)."""
     error = cast("JsonMapping", response.get("error") or {})
     code, reason = error.get("code"), str(error.get("message") or "")[:MAX_REASON_CHARACTERS]
     text = f"Model {model!r} failed during its response{f' ({code})' if code else ''}{f': {reason}' if reason else '.'}"

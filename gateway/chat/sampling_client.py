@@ -62,7 +62,7 @@ class SamplingChatClient(BaseChatClient):
 
 
 def to_request(messages: Sequence[Message], options: ChatOptions, *, with_tools: bool) -> JsonObject:
-    """Convert a conversation to a `sampling/createMessage` request. Without `with_tools`, tools are not offered."""
+    """Convert a conversation to a `sampling/createMessage` request. Without `with_tools`, leave out tools, tool calls and their results."""
     tools = tool_definitions(options)
     system = [options.get("instructions") or "", *(m.text for m in messages if m.role == "system")]
     if tools and not with_tools:

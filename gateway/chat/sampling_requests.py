@@ -35,7 +35,7 @@ async def answer_sampling(client: SupportsChatGetResponse, params: JsonMapping) 
     """Call the model with `params` of a sampling request, which is already admitted and limited, and return a `CreateMessageResult`.
 
     Raises:
-        ModelError: The model failed, or its response has neither text nor image nor tool call.
+        ModelError: The model failed, or its response has neither text nor image nor tool call, or a tool call with malformed arguments.
     """
     response = await call_model(client, _messages(params), _options(params), stream=True).get_final_response()
     contents = [content for message in response.messages for content in message.contents]

@@ -16,7 +16,10 @@ Reply = str | Content | Sequence[Content | str] | Exception
 
 
 class ScriptedChatClient(BaseChatClient):
-    """Chat client that returns `replies` in order. `requests` stores the messages and options of every call, for assertions."""
+    """Chat client that returns `replies` in order, and raises `ModelError` if none is left.
+
+    `requests` stores the messages and options of every call, for assertions.
+    """
 
     def __init__(self, replies: Sequence[Reply], *, model: str = "scripted") -> None:
         super().__init__(model)

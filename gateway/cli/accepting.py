@@ -32,6 +32,7 @@ def accept_commands(config_path: str | None, names: Sequence[str], *, assume_yes
 
     Raises:
         click.UsageError: Only some of the names are entries that wait, or the user cannot be asked.
+        click.Abort: The user does not confirm the entries.
         NotFound: A name has the form of an entry that is not a server, such as `agent/NAME`, and no such entry waits.
         StorageError: The record of accepted entries cannot be read or written.
     """

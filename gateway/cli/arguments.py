@@ -54,7 +54,10 @@ def build_answer(form: JsonMapping, pairs: Sequence[str], args_json: str | None)
 
 
 def undeclared(schema: JsonMapping, arguments: JsonMapping) -> list[str]:
-    """Return a warning for each of `arguments` that the tool's input schema does not declare, because a policy may drop such arguments."""
+    """Return a warning for each of `arguments` that the tool's input schema does not declare, because a policy may drop such arguments.
+
+    Return no warnings if `additionalProperties` in the schema allows such arguments.
+    """
     properties = _properties(schema)
     if schema.get("additionalProperties") not in (None, False):
         return []

@@ -98,7 +98,7 @@ def gateway_options(command: Callable[..., object]) -> Callable[..., object]:
 
 
 class Choice(click.Choice[str]):
-    """A command-line parameter with a fixed set of values. The message for an unknown value suggests the closest value."""
+    """Type of a command-line parameter with a fixed set of values. The message for an unknown value suggests the closest value."""
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return `value` if it is one of the choices, else raise `click.UsageError`."""
@@ -115,7 +115,11 @@ class Commands(click.Group):
     """A group of commands whose message for an unknown command suggests the closest command."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that `args` begin with, its name, and the remaining words."""
+        """Return the name of the command that `args` begin with, the command, and the remaining words.
+
+        Raises:
+            click.UsageError: The command is unknown.
+        """
         known = self.list_commands(ctx)
         if args and not args[0].startswith("-") and args[0] not in known:
             from gateway.config.suggest import did_you_mean

@@ -1,7 +1,7 @@
 """`moongate doctor`: checks everything that the configuration needs, and reports for each item whether it works and how to fix it.
 
-Starts the configured servers once, as `run` does, and stops them. It stores the servers' listings for the next start over stdio, and
-changes nothing else. Checks that start no process are in `checks`.
+Starts the configured servers once, as `run` does, and stops them. It creates the state folder if it is missing, and stores the
+servers' listings for the next start over stdio. Checks that start no process are in `checks`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def doctor(config_path: str | None, as_json: bool) -> None:
 
 
 async def _live_checks(loaded: LoadedConfig, first: StartupAnswers | None) -> list[Check]:
-    """Start every server, run the checks that need them, and stop the servers."""
+    """Start a gateway with its servers, run the checks that need them, and stop the gateway."""
     from gateway.cli.hub import open_own
 
     try:

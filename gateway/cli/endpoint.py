@@ -102,7 +102,7 @@ async def find_listener(url: str, loaded: LoadedConfig) -> Listener | None:
 
 
 async def read_status(url: str, api_key: str | None) -> Status:
-    """Return the status page of the gateway at `url`; an empty `Status` if the program there is not a Moongate gateway.
+    """Return the status page of the gateway at `url`; an empty `Status` if no Moongate gateway answers there in time.
 
     Raises:
         NeedsAuth: The gateway requires an API key, or rejects `api_key`.
@@ -159,7 +159,7 @@ class _Answer:
 
 
 async def _read(parts: SplitResult, path: str, api_key: str | None = None, timeout_seconds: float | None = None) -> _Answer | None:
-    """Send a GET request and return the response; `None` if the response is not HTTP.
+    """Send a GET request and return the response; `None` if the connection breaks or the response is not HTTP.
 
     If no response arrives in time, the result has the code `NO_ANSWER`.
 

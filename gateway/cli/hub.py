@@ -1,7 +1,8 @@
 """`Hub`: the gateway that a command uses: a running gateway, or a gateway that is started for the command.
 
-`RunningHub` is a client of a running gateway, over MCP and HTTP. `OwnHub` starts a gateway in the command's process. Both have the same
-methods and return equal results. Used by `list`, `inspect`, `call`, `eval`, `policy`, `lock` and `doctor`.
+`RunningHub` is a client of a running gateway, over MCP and HTTP. `OwnHub` starts a gateway in the command's process. Their methods for
+sources, problems, tools and other listings have the same names and results of the same form. Used by `list`, `inspect`, `call`, `eval`,
+`policy`, `lock` and `doctor`.
 """
 
 from __future__ import annotations
@@ -94,11 +95,11 @@ def to_hub_tools(tools: Iterable[GuardedTool]) -> list[HubTool]:
 async def open_hub(loaded: LoadedConfig, target: Target, asker: Asker = NOBODY) -> AsyncGenerator[Hub, None]:
     """Yield the gateway at `target.url`; else the running gateway of this configuration; else a gateway that is started from `loaded`.
 
-    Prints a line on stderr that names the running gateway, or says that another program listens on the configured port.
+    Prints on stderr which running gateway is used, or why none is used.
 
     Raises:
-        NeedsAuth: The running gateway requires an API key.
-        NotSent: `target.url` was given and nothing answers there.
+        NeedsAuth: The running gateway requires an API key, or rejects `target.api_key`.
+        NotSent: The running gateway does not answer, or nothing answers at `target.url`.
     """
     async with open_running(loaded, target, asker) as running:
         if running is not None:
@@ -112,9 +113,10 @@ async def open_hub(loaded: LoadedConfig, target: Target, asker: Asker = NOBODY) 
 async def open_running(
     loaded: LoadedConfig, target: Target, asker: Asker = NOBODY, *, instead: str = "starts the sources"
 ) -> AsyncGenerator[RunningHub | None, None]:
-    """Yield a client of the gateway at `target.url`, or else of the running gateway of this configuration; `None` if it does not run.
+    """Yield a client of the gateway at `target.url`, or else of the running gateway of this configuration.
 
-    `instead` says what the command does without a running gateway, as part of a note on stderr: "this command {instead} of FILE itself".
+    Yield `None` if no gateway of this configuration runs, or `target.standalone` is true. `instead` says what the command does without a
+    running gateway, as part of a note on stderr: "this command {instead} of FILE itself".
     """
     from gateway.cli.endpoint import read_status
 
@@ -156,7 +158,7 @@ def _print_gateway(url: str, status: Status, own: LoadedConfig | None) -> None:
 
 
 class OwnHub:
-    """A gateway that runs in the command's process. It has the same methods as `RunningHub`, for commands that use either class."""
+    """A gateway that runs in the command's process. Commands call the same methods of it as of a `RunningHub`."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
@@ -195,7 +197,10 @@ class OwnHub:
 
 @asynccontextmanager
 async def open_own(loaded: LoadedConfig) -> AsyncGenerator[OwnHub, None]:
-    """Start a gateway from `loaded` and wait until its sources have connected or failed, whether or not another gateway runs."""
+    """Start a gateway from `loaded`, even if another gateway runs, and yield it when its sources have connected or failed.
+
+    Waits at most `SOURCES_TIMEOUT_SECONDS`, and not for servers that connect at their first call (`start: lazy`).
+    """
     import anyio.to_thread
 
     from gateway.cli.common import load, running

@@ -175,7 +175,7 @@ async def _own_skills(loaded: LoadedConfig) -> list[JsonObject]:
 
 
 def print_not_loaded(problems: Sequence[JsonMapping]) -> None:
-    """Print on stderr, for each file that the gateway could not load (`Hub.not_loaded`), the file and the reason."""
+    """Print on stderr each file or setting that the gateway could not load (`Hub.not_loaded`), and the reason."""
     from gateway.tools.functions_source import STAYS
 
     for problem in problems:

@@ -36,13 +36,13 @@ Forms = Mapping[str, JsonObject]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A tool whose definition differs from its pinned definition."""
+    """A tool whose definition differs from its pin or, without pins of its server, from the definition that the server listed first."""
 
     server: str
     tool: str
     change: PinChange
     before: JsonObject | None
-    """The pinned definition; `None` for a new tool."""
+    """The pinned definition or, without pins, the first listed one; `None` for a new tool."""
     after: JsonObject | None
     """The definition that the server lists now; `None` if it no longer lists the tool."""
 

@@ -22,7 +22,8 @@ DEFAULT_COLUMNS = 80
 """Width in characters of a terminal that does not report its size."""
 
 MAX_CELL = 80
-"""Maximum characters of one table cell; longer text is cut with an ellipsis. `--json` prints the whole text."""
+"""Maximum characters of one table cell; longer text is cut with an ellipsis, except in a last column that is wrapped. `--json` prints the
+whole text."""
 
 
 def clean(text: str) -> str:
@@ -117,7 +118,10 @@ def working(text: str) -> Generator[None, None, None]:
 
 
 def print_content(result: JsonMapping) -> None:
-    """Print a tool result for people on stdout: texts as they are, and one line for each image, audio or other block."""
+    """Print a tool result for people on stdout: the texts as they are, and one line for each image or other content without text.
+
+    If the result has no content blocks, print its structured content as indented JSON.
+    """
     blocks = cast("list[JsonMapping]", result.get("content") or [])
     shown = [block_text(block) for block in blocks]
     structured = result.get("structuredContent")
@@ -145,7 +149,7 @@ def block_text(block: JsonMapping) -> str:
 
 
 def source_line(source: JsonMapping, name_columns: int) -> str:
-    """Return one line about a source of tools: name, kind or transport, protocol, tools and connection time, or the error.
+    """Return one line about a source of tools: name, kind or transport, and then protocol, tools and connection time, or state and error.
 
     `source` contains the fields of `SourceStatus` under camelCase keys. `name_columns` is the width of the name.
     """
@@ -212,7 +216,7 @@ def is_interactive() -> bool:
 
 
 def masked(value: JsonValue, secrets: frozenset[str]) -> JsonValue:
-    """Return a copy of `value` in which every occurrence of a text in `secrets` is replaced by `[secret]`."""
+    """Return a copy of `value` with every text of `secrets` in its strings (but not in keys of objects) replaced by `[secret]`."""
     longest_first = sorted(secrets, key=len, reverse=True)
 
     def mask(text: str) -> str:

@@ -32,7 +32,7 @@ _ABOUT = {
     "dead": "does nothing",
     "note": "note",
 }
-"""Printed label of each kind of mistake that `policy lint` finds in policies, worst first."""
+"""Printed label of each kind of finding of `policy lint` about policies, worst first."""
 
 
 @click.group(cls=Group)

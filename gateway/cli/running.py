@@ -90,7 +90,8 @@ def findable_at(url: str | None, loaded: LoadedConfig) -> Generator[None, None, 
     """Store the URL of a running gateway until the block ends, so that `find_running` finds the gateway.
 
     Nothing is stored if `url` is `None` or the configured URL, which `find_running` tries anyway. If several gateways of one
-    configuration run, the latest is found. File system errors are ignored, because commands also accept `--url`.
+    configuration run, `find_running` returns the one at the configured URL, else the latest. File system errors are ignored, because
+    commands also accept `--url`.
     """
     if url is None or url == endpoint_of(loaded):
         yield

@@ -178,7 +178,7 @@ def _entry(target: tuple[str, ...], headers: dict[str, str], variables: dict[str
 
 
 def _is_address(url: str) -> bool:
-    """Return whether a URL has a host and no invalid port. A URL with a `${VAR}` reference counts as valid, as its value is unknown."""
+    """Return whether a URL has a host and no invalid port. A URL with a `${VAR}` reference counts as valid: its value is unknown."""
     if "${" in url:
         return True
     try:

@@ -1,4 +1,4 @@
-"""`moongate sessions`: shows and deletes the conversations that callers have with agents. Reads the gateway's database."""
+"""`moongate sessions`: shows and deletes the conversations that callers have with agents, in the gateway's database."""
 
 from __future__ import annotations
 

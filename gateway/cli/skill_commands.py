@@ -120,7 +120,10 @@ def may_start_servers(loaded: LoadedConfig) -> bool:
 
 
 async def read_index(loaded: LoadedConfig, *, folders_only: bool = False) -> SkillIndex:
-    """Return the index of the skills that a gateway with this configuration serves. Starts the sources if `may_start_servers` is true."""
+    """Return the index of the skills that a gateway with this configuration serves. Starts the sources if `may_start_servers` is true.
+
+    If `folders_only` is true, return only the skills of folders, and start nothing.
+    """
     from gateway.cli.hub import open_own
     from gateway.skills.index import SkillIndex, build_index
 

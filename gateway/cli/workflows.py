@@ -75,7 +75,7 @@ def graph(workflow: str, picture: Literal["mermaid", "dot", "svg"], output: Path
 
 
 def _file_of(workflow: str, loaded: LoadedConfig) -> Path:
-    """Return the path `workflow` if it is a file, else the path of the configured workflow's file that has the name `workflow`.
+    """Return `workflow` if it has the form of a path (a separator or a suffix of workflow files), else the file of the workflow so named.
 
     Raises:
         NotFound: There is no such file or workflow.

@@ -23,7 +23,8 @@ MAX_ANSWER_BYTES = 1 << 20
 """Maximum size of a collector's response in bytes. A response contains at most a list of rejected data."""
 
 EXPORT_SECONDS = 10.0
-"""Timeout in seconds for a request to a collector; the exporter's own deadline applies if it is shorter."""
+"""Maximum seconds to connect to a collector, and to wait for each next part of its response; the exporter's own timeout applies if it is
+shorter."""
 
 _CHUNK_BYTES = 1 << 16
 

@@ -1,6 +1,6 @@
 """Switches traces and metrics on and off, and defines `Operation`, a span whose duration can also be recorded as a metric.
 
-The module uses only OpenTelemetry's API, and imports it when instrumentation is on.
+The module uses only OpenTelemetry's API, and imports it when a span, metric, tracer or meter is first requested.
 
 OpenTelemetry's providers belong to the process, so the switch, `OBSERVABILITY_SETTINGS`, is an object at module level. By default
 instrumentation is off, and costs each call one attribute read. Names and attributes follow the GenAI conventions
@@ -243,7 +243,8 @@ async def follow(
 ) -> AsyncGenerator[PartT, None]:
     """Yield the parts of a stream that an operation produces. The operation's span is active only while a part is produced.
 
-    `finish` receives all parts and must end the operation. It is called even if the stream fails.
+    `finish` receives all parts that were produced, and must end the operation. It is called even if the stream fails or is not read to its
+    end.
     """
     seen: list[PartT] = []
     try:

@@ -1,7 +1,7 @@
 """Records durations of MCP requests (received and sent) and spans of sent requests, following OpenTelemetry's MCP conventions
 (https://github.com/open-telemetry/semantic-conventions-genai).
 
-The MCP SDK creates the spans of received requests. The functions of this module are called only if instrumentation is on. Unknown names of
+The MCP SDK creates the spans of received requests. Call `measured` and `traced` only if instrumentation is on. Unknown names of
 methods and tools do not become metric labels, because each misspelt name would create a time series of its own.
 """
 

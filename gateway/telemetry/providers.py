@@ -1,4 +1,4 @@
-"""Sets up OpenTelemetry's SDK with exporters for traces, metrics and logs. A program, or `app`, calls this module once.
+"""Sets up OpenTelemetry's SDK with exporters for traces, metrics and logs. A program, or `moongate run`, calls this module once.
 
 The extra `telemetry` installs OpenTelemetry's SDK and the OTLP exporter. A program with its own OpenTelemetry providers calls only
 `enable_instrumentation`.
@@ -40,6 +40,7 @@ def create_resource(
     set in the environment unless it is set already.
 
     Raises:
+        FileNotFoundError: The file `env_file_path` does not exist.
         ModuleNotFoundError: The extra `telemetry` is not installed.
     """
     resources: Any = import_extra("opentelemetry.sdk.resources", extra="telemetry", purpose=_PURPOSE)

@@ -1,8 +1,8 @@
 """`FramedPipe`: splits the output of a child process into lines and writes lines to its input. `upstream.pipe` contains the subclass.
 
-Every buffer is bounded. The class keeps only the beginning and the end of a line over the size limit. A line of `LARGE_BYTES` or more needs
-a claim (permission to hold it in memory): until the claim is granted, the child's output is not read. The class uses asyncio's protocol
-callbacks directly, because memory streams and tasks (anyio) would cost ten times as much for each message.
+The buffers for output are bounded: the class keeps only the beginning and the end of a line over the size limit. A line of which
+`LARGE_BYTES` have arrived without its end needs a claim (permission to hold it in memory): until the claim is granted, no output is read.
+The class uses asyncio's protocol callbacks directly, because memory streams and tasks (anyio) would cost ten times as much per message.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ LINES_AT_ONCE = 64
 """Maximum lines delivered before other event loop callbacks run, because one read has up to 256 KiB, which may be thousands of lines."""
 
 FINAL_OUTPUT_SECONDS = 0.5
-"""Seconds for which the output of a child process that has ended is still read. This is limited because processes that the child started
-may keep its streams open forever.
+"""Seconds for which standard output that stays open after the child process has ended is still read. This is limited because processes that
+the child started may keep its streams open forever.
 """
 
 FINAL_OUTPUT_WAITS = 20
@@ -102,7 +102,7 @@ class FramedPipe(asyncio.SubprocessProtocol):
         raise NotImplementedError
 
     def output_ended(self) -> None:
-        """Handle the end of standard output, after its last line."""
+        """Handle the end of standard output, after its last complete line. An incomplete line at the end is dropped."""
         raise NotImplementedError
 
     def resume_framing(self) -> None:
@@ -128,7 +128,7 @@ class FramedPipe(asyncio.SubprocessProtocol):
             self._frame_stderr(data)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        """Handle the closing of the child's standard input (wake a waiting `write`), output (call `output_ended`) or error."""
+        """Handle the closing of the child's standard input (wake `write`), output (call `output_ended`) or error (end its last line)."""
         if fd == 0:
             self.takes_input = False
             self.resume_writing()
@@ -138,9 +138,9 @@ class FramedPipe(asyncio.SubprocessProtocol):
             self._frame_stderr(b"\n")
 
     def process_exited(self) -> None:
-        """Set the event `ended`. Read the child's last lines for at least `FINAL_OUTPUT_SECONDS`, then end the output.
+        """Set the event `ended`. End the output after `FINAL_OUTPUT_SECONDS` if the child's standard output is still open then.
 
-        If reading was paused, the wait is repeated, up to `FINAL_OUTPUT_WAITS` times.
+        If reading was paused during the wait, wait again, up to `FINAL_OUTPUT_WAITS` times in all.
         """
         self.ended.set()
         self._was_paused = True
@@ -184,7 +184,7 @@ class FramedPipe(asyncio.SubprocessProtocol):
 
     @property
     def is_writable(self) -> bool:
-        """Whether the child reads its input."""
+        """Whether `write` would not wait, because the child reads its input or the input is closed."""
         return self._writable is None
 
     def write_now(self, line: Iterable[bytes | memoryview]) -> None:

@@ -126,7 +126,7 @@ class ConnectionPool:
             self._sweep_in(IDLE_SECONDS)
 
     def keep(self, connection: ClientConnection) -> None:
-        """Keep a connection open for the next request after a complete response, or close it if `MAX_IDLE` connections are idle."""
+        """Keep a connection open for the next request after a complete response, or close it if the pool is closed or full (`MAX_IDLE`)."""
         if self._is_closed or len(self._idle) >= MAX_IDLE:
             connection.abort()
         else:
@@ -469,7 +469,7 @@ class ClientConnection(asyncio.Protocol):
 
 
 def _unread_bytes_check(transport: asyncio.BaseTransport) -> Callable[[], bool]:
-    """Return a function that checks whether an idle socket has data to read or was closed by the server, before the event loop notices."""
+    """Return a function that checks whether an idle socket has data or was closed by the server (false on systems without `poll`)."""
     connected = transport.get_extra_info("socket")
     if connected is None or not hasattr(select, "poll"):
         return lambda: False

@@ -292,7 +292,7 @@ class ConnectionWriter(asyncio.Protocol, Generic[HeadT]):
     heap: Heap
     unread_responses: UnreadResponses[HeadT]
     unread_seconds: float
-    """Seconds that a response may stay unread before the connection is closed."""
+    """Seconds for which the write buffer may stay full, because the client does not read, before the connection is closed."""
 
     def __init__(self, state: ServerState) -> None:
         """`state` is uvicorn's server state. Its header fields of every response (such as `date`) are renewed by uvicorn each second."""

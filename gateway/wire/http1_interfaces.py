@@ -13,8 +13,8 @@ SURPLUS_SCOPE_KEY = "moongate.surplus"
 """ASGI scope key of requests on a connection above the connection limit, where only health checks and administrators are served."""
 
 UNSENT, HALF_SENT, IDLE = range(3)
-"""Kinds of waiting client connections: without any request yet, with an incomplete request, or idle after a request. They are closed in
-this order to make room for new connections.
+"""Kinds of waiting client connections: without any request yet, with an incomplete request head, or idle after a request. They are closed
+in this order to make room for new connections. A connection that only drops received bytes after its last response counts as `UNSENT`.
 """
 
 Field = tuple[bytes, bytes]
@@ -81,7 +81,7 @@ class Peer(Protocol):
     def waits(self) -> tuple[int, float] | None:
         """Return what the connection waits for (`UNSENT`, `HALF_SENT` or `IDLE`), and the event loop time at which the wait began.
 
-        Return `None` while the connection serves a request or is closing.
+        Return `None` while the connection receives the body of a request, serves a request or is closing.
         """
         ...
 
@@ -120,5 +120,5 @@ class ConnectionTable(Protocol):
         ...
 
     def completed(self, peer: Peer, /) -> None:
-        """Stop counting the bytes of a connection's incomplete requests, because all its requests are complete."""
+        """Stop counting the bytes of a connection's incomplete requests: all requests are complete, or the rest of a request is dropped."""
         ...

@@ -171,7 +171,10 @@ class HeaderCache(Generic[HeadT]):
         return None
 
     def keep(self, message: bytes, head: HeadT) -> None:
-        """Cache the head of a complete message that was parsed; ignore a head that is too long or repeats a field."""
+        """Cache the head of a complete message that was parsed.
+
+        Ignore a head that is too long or repeats a field, and a message whose body is empty, too long, or does not match `content-length`.
+        """
         end = message.find(b"\r\n\r\n", 0, MAX_CACHED_HEAD_BYTES) + 4
         if end < 4 or not head.is_single or not 0 < len(message) - end == head.length <= self._max_body_bytes:
             return

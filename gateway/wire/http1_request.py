@@ -14,9 +14,9 @@ Headers = list[tuple[bytes, bytes]]
 
 
 def target_of(url: bytes, root: str) -> tuple[dict[str, Any], bytes | None]:
-    """Return the ASGI scope entries for path and query of a request target, and the host if the target is a whole URL (RFC 9112, 3.2).
+    """Return the ASGI scope entries for path and query of a request target, and host and port if it is a whole URL (RFC 9112, 3.2).
 
-    The host is `None` for any other target. `root` is the path prefix under which the application is mounted.
+    The second value is `None` for any other target. `root` is the path prefix under which the application is mounted.
 
     Raises:
         httptools.HttpParserError: The target is not a URL.
@@ -61,7 +61,10 @@ def without_upgrade(method: bytes, url: bytes, version: str, headers: Headers) -
 
 
 def check_framing(version: str, fields: Mapping[bytes, bytes], headers: Headers) -> None:
-    """Raise `ValueError` if a request head has an unsupported HTTP version or transfer coding, or a missing or repeated `Host`."""
+    """Raise `ValueError` if a request head has an unsupported HTTP version or transfer coding, or a repeated `Host`.
+
+    In HTTP/1.1, a missing `Host` is an error, too.
+    """
     hosts = b"host" in fields if len(fields) == len(headers) else [name for name, _ in headers].count(b"host")
     if version not in ("1.1", "1.0") or hosts > 1 or (version == "1.1" and not hosts):
         raise ValueError("version or host")

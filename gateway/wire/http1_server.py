@@ -1,8 +1,8 @@
 """`ServerConnection`: one HTTP/1.1 connection of uvicorn's server. Parses requests, runs the application, writes responses in order.
 
-Requests are parsed by httptools (llhttp, C, MIT) in its strict mode: a request whose framing is ambiguous is rejected. The time and bytes
-of a head, the time of a body, the bytes of a trailer, pipelined requests and unread responses are limited. Timers also limit the waits for
-the first and next request, and the rest of an answered one. Offers to upgrade are ignored. `server.http_protocol` sets class attributes.
+httptools (llhttp, C, MIT) parses requests in its strict mode: it rejects a request with ambiguous framing. The time and bytes of a head,
+the time of a body, the bytes of a trailer, pipelined requests and unread responses are limited. Timers also limit the wait for a request,
+and for the rest of a request that is already answered. Offers to upgrade are ignored. A subclass in `server.http_protocol` sets the limits.
 
 Decided: a protocol class of our own. Because: uvicorn's h11 protocol takes longer than the rest of a plain call, and its httptools protocol
 has none of these limits, loses the body of a request that offers h2c and writes each response in two pieces. uvicorn still handles sockets,
@@ -367,7 +367,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
         task.add_done_callback(finished)
 
     def _finished(self, exchange: Exchange[HeadT], error: BaseException | None) -> None:
-        """Close the connection if an application has returned, or failed, without a complete response."""
+        """Close the connection, after a 500 if possible, if an application has returned or failed without a complete response."""
         if error is not None:  # expected if the client left in the middle of its request
             logger.log(logging.DEBUG if exchange.client_gone else logging.ERROR, "request failed", exc_info=error)
         if exchange.is_answered or exchange.client_gone:
@@ -428,7 +428,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
         return kind, self._idle_since
 
     def evict(self) -> None:
-        """Close the connection to make room for a new connection. If a request is incomplete, first send a 503."""
+        """Close the connection to make room for a new connection. First send a 503 if a request is incomplete and unanswered."""
         if self._is_lingering:
             self.transport.abort()
         elif not self.transport.is_closing():
@@ -438,7 +438,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
             self._close()
 
     def _linger(self) -> None:
-        """Keep the connection open for `LINGER_SECONDS`, and drop the rest of a request that already has its response.
+        """Keep the connection open for at most `LINGER_SECONDS`, and drop what the client still sends after its last response.
 
         If the connection were closed at once, the client could not read the response.
         """

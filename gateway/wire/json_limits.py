@@ -23,7 +23,8 @@ _OTHER = bytes(code for code in range(256) if code not in b'":{[,')
 def has_too_many_parts(data: bytes) -> bool:
     """Return whether JSON text has more than `MAX_PARTS` members, objects and lists, or more than `MAX_VALUES` members and elements.
 
-    A text of at most `MAX_PARTS` bytes needs only a comparison of its length.
+    Members and elements are counted by the commas between them, so a text with many objects or lists may have more of them than
+    `MAX_VALUES`. A text of at most `MAX_PARTS` bytes needs only a comparison of its length.
     """
     if len(data) <= MAX_PARTS or (structure_of(data) <= MAX_PARTS and data.count(b",") < MAX_VALUES):
         return False
@@ -38,7 +39,10 @@ def structure_of(data: bytes) -> int:
 
 
 class PartCounter:
-    """Counts the parts (object members, objects, lists) and values (members, list elements) of JSON text that arrives in pieces."""
+    """Counts the parts (object members, objects, lists) of JSON text that arrives in pieces, and its values (members, list elements).
+
+    Values are counted by the commas between them.
+    """
 
     __slots__ = ("_is_escaped", "_is_inside", "parts", "values")
 

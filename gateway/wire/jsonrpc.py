@@ -49,8 +49,8 @@ def decode_object(data: bytes, *, is_counted: bool = False) -> JsonObject | None
 def decode_message(parts: list[bytes]) -> Decoded:
     """Decode a response whose JSON arrived in consecutive `parts`. The caller must not use `parts` afterwards.
 
-    Return the message, its JSON in consecutive parts, and the long text in its result: a string that is at least 64 KiB long as JSON. The
-    third value is `None` if the result has no long text.
+    Return the message, its JSON in consecutive parts, and the long text in its result: a long string that occurs once or twice in the
+    result (see `LONG_BYTES`). The third value is `None` if the result has no long text.
 
     Raises:
         ValueError: The message is not JSON.
@@ -63,8 +63,8 @@ def decode_message(parts: list[bytes]) -> Decoded:
 def outcome_of(message: JsonValue, number: int | str) -> JsonObject | RpcError | None:
     """Return the JSON-RPC result or error that answers the request with the id `number`; `None` if the message does not answer it.
 
-    A message with a result and an error counts as an error. The id of an error is not compared, because servers that could not read the
-    request send another id or `null`; the caller passes only messages that arrived in response to this request.
+    A message with a result and a valid error counts as an error. The id of an error is not compared, because servers that could not read
+    the request send another id or `null`; the caller passes only messages that arrived in response to this request.
     """
     fields: JsonMapping | None = message  # the annotation is only assumed: the next line checks the type
     if not isinstance(fields, dict):
@@ -90,7 +90,10 @@ def id_of(message: bytes) -> int | str | None:
 
 
 def first_id(head: bytes) -> int | str | None:
-    """Return the id of a message that begins with `{"jsonrpc":"2.0","id":` (no spaces), without parsing the rest; else `None`."""
+    """Return the id of a message that begins with `{"jsonrpc":"2.0","id":` (no spaces), without parsing the rest; else `None`.
+
+    Return `None` for an id with a backslash, too.
+    """
     found = _FIRST_ID.match(head)
     return None if found is None else json.loads(found[1])
 
@@ -165,7 +168,7 @@ def encode_message(message: JsonMapping) -> bytes:
 
 
 def encode_response(number: JsonValue, result: JsonObject, long_text: LongText | None) -> Sequence[bytes | memoryview] | None:
-    """Return a JSON-RPC response as JSON in consecutive parts; `None` if `result` contains a value that JSON does not have, such as NaN."""
+    """Return a JSON-RPC response as JSON in consecutive parts; `None` if the encoder cannot write `result` (NaN, a lone surrogate)."""
     message: JsonObject = {VERSION_KEY: VERSION, "id": number, "result": result}  # not `response(...)`: saves a function call per tool call
     try:
         body = (to_json(message),) if long_text is None else encode_around(message, long_text)

@@ -20,7 +20,8 @@ from pydantic_core import from_json, to_json
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 
 LONG_BYTES = 65_536
-"""Minimum bytes, as JSON, of a string in a server's result that is sent to the client as it arrived, instead of being encoded again.
+"""Minimum bytes, as JSON, of a string in a server's result that is sent to the client as it arrived, instead of being encoded again. A
+string that occurs in a content block and in the structured content has this minimum for both together.
 
 Encoding a shorter string takes less time than finding its JSON in the received message.
 """
@@ -55,7 +56,7 @@ _BACKSLASH = ord("\\")  # a number, because `in` searches bytes for a number fas
 
 @dataclass(frozen=True, slots=True)
 class LongText:
-    """A long string (at least `LONG_BYTES` as JSON) in the result of a request: decoded, and as the JSON in which it arrived."""
+    """A long string (see `LONG_BYTES`) in the result of a request: decoded, and as the JSON in which it arrived."""
 
     text: str
     encoded: memoryview
@@ -108,7 +109,7 @@ def decode_with_raw_text(parts: list[bytes]) -> JsonValue:
 
 
 def _with_raw_text(data: bytes) -> tuple[JsonValue, JsonObject, str, bytearray] | None:
-    """Decode a message and its long text separately. Return `None` if the message has no long text.
+    """Decode a message and its long text separately. Return `None` if the message does not have exactly one.
 
     Otherwise return the message with a marker in place of the text, the object in the message that contains the marker, the key of the
     marker in this object, and the text in UTF-8.
@@ -129,8 +130,8 @@ def _apart(parts: list[bytes], size: int, start: int, stop: int) -> Decoded | No
     """Decode the JSON message in `parts` and its long text separately, and return the whole message, its parts and the text.
 
     The text is the string between the byte offsets `start` and `stop`. If `content` and `structuredContent` both have the string, the
-    offsets enclose both. Return `None` if it is not a value in these places, or if the two strings differ; the caller then decodes the
-    message as a whole. Changes the list `parts`, unless it returns `None`.
+    offsets enclose both. Return `None` if the string is not a value of a content block or of the structured content, or if the two strings
+    differ; the caller then decodes the message as a whole. Changes the list `parts`, unless it returns `None`.
     """
     gap = _gap(parts, start, stop)
     between = [] if gap is None else [_cut(parts, *gap)]

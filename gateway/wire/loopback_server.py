@@ -30,7 +30,8 @@ MAX_CONNECTIONS = 32
 """Maximum number of open connections; a further connection receives a 503."""
 
 REQUEST_SECONDS = 10.0
-"""Timeout in seconds for each request's head and body, for an idle connection, and for a client that does not read its response."""
+"""Timeout in seconds for each request's head and body, and for a client that does not read its response. For a connection that is idle
+after a response, uvicorn's default applies."""
 
 
 class _Connections:

@@ -12,11 +12,11 @@ MAX_MESSAGE_BYTES = 67_108_864
 """Maximum size of one message from a server (64 MiB); a larger line, event or body fails its request."""
 
 LARGE_BYTES = 1_048_576
-"""Minimum bytes of a large message, which needs a claim (permission to hold it in memory) and is parsed in a worker thread."""
+"""Minimum bytes of a large message, which needs a claim (permission to hold it in memory) and is parsed in another thread or process."""
 
 CLAIM_WAIT_SECONDS = 50.0
-"""Seconds that a large message waits for its claim (permission to hold it in memory). This is shorter than the usual deadline of a call, so
-that the call fails with an error that names the configuration key to raise.
+"""Maximum seconds that a large HTTP response waits for its claim (permission to hold it in memory). This is shorter than the usual deadline
+of a call, so that the call fails with an error that names the configuration key to raise. A line from a child process has no such limit.
 """
 
 

@@ -49,7 +49,8 @@ class SseParser:
     def __init__(self, max_bytes: int, *, event: bytes | None = MESSAGE, truncates: bool = False) -> None:
         """`max_bytes` limits one event. `event` is the type of the events that are returned (`None`: all types).
 
-        If `truncates` is true, only the beginning and the end of a larger event are kept, and parsing continues.
+        If `truncates` is true, only the beginning and the end of a larger event are kept, in `truncated`, and parsing continues. Otherwise
+        `is_too_large` becomes true, and parsing must end.
         """
         self.is_too_large = False
         """Whether the incomplete event exceeds `max_bytes`. Then `feed` may not be called again, unless `truncates` was set."""
@@ -179,7 +180,7 @@ class EventStream:
 
         Raises:
             Malformed: The stream cannot be decompressed.
-            TooLarge: The message exceeds the limit.
+            TooLarge: The message exceeds the limit, or waited too long for memory.
             OutcomeUnknown: The connection broke.
         """
         while not self._messages:
@@ -221,7 +222,7 @@ class EventStream:
 
     @property
     def is_ready(self) -> bool:
-        """Whether `message` returns or raises without waiting."""
+        """Whether a message is queued, or the stream has failed, so that `message` does not wait."""
         return bool(self._messages) or self._failure is not None
 
     @property
