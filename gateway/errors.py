@@ -456,6 +456,13 @@ def only_cause(error: BaseException) -> BaseException:
     return cause
 
 
+def first_cause(error: BaseException) -> BaseException:
+    """Return the first exception inside the exception group `error`, which may be nested; any other exception unchanged."""
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    return error
+
+
 # Agent-framework's names of these exceptions.
 AgentFrameworkException = GatewayError
 AgentException = AgentError

@@ -250,7 +250,7 @@ def run_async(work: Callable[[], Awaitable[T]], *, serves: bool = False) -> T:
 
     import anyio
 
-    from gateway.cli.failures import unwrap
+    from gateway.errors import first_cause
 
     async def inner() -> T:
         return await work()
@@ -258,7 +258,7 @@ def run_async(work: Callable[[], Awaitable[T]], *, serves: bool = False) -> T:
     try:
         return anyio.run(inner, backend_options={"use_uvloop": serves and find_spec("uvloop") is not None})
     except BaseExceptionGroup as group:
-        raise unwrap(group) from None
+        raise first_cause(group) from None
 
 
 def configure_log(loaded: LoadedConfig, level: LogLevelName | None = None, mask: SecretMask | None = None) -> SecretMask:

@@ -75,13 +75,6 @@ class Outcome:
         return {"code": self.code, "message": self.message, **self.details}
 
 
-def unwrap(error: BaseException) -> BaseException:
-    """Return the first exception inside nested exception groups; any other exception unchanged."""
-    while isinstance(error, BaseExceptionGroup):
-        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
-    return error
-
-
 def outcome_of(error: BaseException) -> Outcome | None:
     """Return the error that a command reports if it raised `error`; `None` for an unexpected exception, which is a programming mistake."""
     text = str(error)

@@ -19,7 +19,8 @@ import click
 
 from gateway import __version__
 from gateway.cli.common import Commands
-from gateway.cli.failures import Outcome, outcome_of, unwrap
+from gateway.cli.failures import Outcome, outcome_of
+from gateway.errors import first_cause
 
 COMMANDS: Mapping[str, str] = {
     "run": "gateway.cli.run:run",
@@ -106,7 +107,7 @@ def run_command(arguments: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return 130
     except Exception as error:
-        outcome = outcome_of(unwrap(error))
+        outcome = outcome_of(first_cause(error))
         if outcome is None:
             raise
         _report(outcome, as_json=_wants_json(arguments))

@@ -12,12 +12,12 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable
-from typing import Literal, cast
+from typing import Literal
 
 import anyio
 
 from gateway.config.models import StdioServer
-from gateway.errors import Busy, Forbidden, GatewayError, NotReadyInTime, NotSent, OutcomeUnknown, Unauthorized
+from gateway.errors import Busy, Forbidden, GatewayError, NotReadyInTime, NotSent, OutcomeUnknown, Unauthorized, first_cause
 from gateway.json_types import JsonMapping
 from gateway.tools.base import SourceFailure
 from gateway.upstream.negotiated import Negotiated
@@ -277,7 +277,7 @@ class Connection:
                 await self._on_ready(session)
                 tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
-            if isinstance(_first(group), OutcomeUnknown):
+            if isinstance(first_cause(group), OutcomeUnknown):
                 raise NotSent("it closed the connection during the handshake", server=self.server) from None
             raise
         if closed:
@@ -379,7 +379,7 @@ class Connection:
     def _fail(self, error: BaseException, log: ChildLog, started: float) -> None:
         """Record that an attempt to connect failed, or that a session ended soon after its start, and delay the next attempt."""
         now = anyio.current_time()
-        first = _first(error)
+        first = first_cause(error)
         took = 0.0 if self.state == "ready" else now - started
         spacing = min(max(took, RETRY_SPACING_SECONDS), MAX_SPACING_SECONDS)
         self._retry_at = now + (first.retry_after_seconds if isinstance(first, Busy) else spacing)
@@ -395,13 +395,6 @@ class Connection:
         self.responded.set()
 
 
-def _first(error: BaseException) -> BaseException:
-    """Return the first exception in nested exception groups."""
-    while isinstance(error, BaseExceptionGroup):
-        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
-    return error
-
-
 def _kind_of(error: BaseException) -> SourceFailure | None:
     if isinstance(error, Unauthorized | Forbidden):
         return "credentials"
@@ -410,7 +403,7 @@ def _kind_of(error: BaseException) -> SourceFailure | None:
 
 def _reason(error: BaseException) -> str:
     """Return the message of the first exception in nested exception groups. Unless it is a `GatewayError`, return only its first line."""
-    error = _first(error)
+    error = first_cause(error)
     if isinstance(error, GatewayError):
         return str(error)
     text = str(error).strip().splitlines()

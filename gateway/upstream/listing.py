@@ -117,7 +117,7 @@ async def list_all(session: Requester, what: Kind | str, envelope: Envelope) -> 
             gateway = str(peer_meta(cast("JsonMapping", meta)).get(GATEWAY_KEY, gateway))
         entries += received([entry for entry in objects_in(page) if isinstance(entry.get(name_key), str)])
         cursor = result.get("nextCursor")
-        if not isinstance(cursor, str) or cursor in seen:
+        if len(entries) <= MAX_ENTRIES and (not isinstance(cursor, str) or cursor in seen):
             return Listing(entries, gateway)
         chars += len(json.dumps(page))
         if len(entries) > MAX_ENTRIES or chars > MAX_LISTING_CHARS:

@@ -213,6 +213,9 @@ class TaskFollower:
         except _Abandoned as abandoned:
             await self._cancel(run.id, run.quiet)
             raise TaskError(str(abandoned)) from None
+        except PolicyDenied:
+            await self._cancel(run.id, run.quiet)
+            raise
         except TimeoutError as error:
             await self._cancel(run.id, run.quiet)
             raise TaskError(f"Something timed out while the task of {tool!r} was followed: {error}") from None
@@ -393,7 +396,7 @@ class _Followed:
             try:
                 answer = await self._line.answer_input_request(cast("JsonObject", request), key, self._asking)
             except InputUnavailable as error:
-                raise self._failed({"statusMessage": str(error), **latest}) from None
+                raise _Abandoned(str(self._failed({"statusMessage": str(error), **latest}))) from None
             self._answered.add(key)
             try:
                 await self._send("tasks/update", {"inputResponses": {key: answer}})

@@ -71,6 +71,7 @@ async def test_endless_listing_is_cut_off() -> None:
     assert await listed(lambda n: {"tools": tools(1), "nextCursor": str(n)}) == (MAX_PAGES, MAX_PAGES)
     assert await listed(lambda n: {"tools": [], "nextCursor": str(n)}) == (0, MAX_PAGES)
     assert await listed(lambda n: {"tools": tools(30_000), "nextCursor": str(n)}) == (MAX_ENTRIES, 2)
+    assert await listed(lambda _: {"tools": tools(60_000)}) == (MAX_ENTRIES, 1)
     kept, asked = await listed(lambda n: {"tools": tools(1, 10_000_000), "nextCursor": str(n)})
     assert kept == asked == MAX_LISTING_CHARS // 10_000_000 + 1
 

@@ -441,3 +441,13 @@ async def test_modern_task_survives_one_server_death_but_not_two(tmp_path: Path)
     with pytest.raises(ToolFailed, match="lost"):
         await server.call()
     assert server.methods() == ["tools/call", "tasks/get", "tasks/get", "tasks/cancel"]
+
+
+@pytest.mark.requirement(88)
+async def test_task_whose_request_nobody_can_answer_is_cancelled(tmp_path: Path) -> None:
+    form: Any = {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": {"type": "object", "properties": {}}}}
+    asking = state("input_required", inputRequests={"q": form})
+    server = Server(tmp_path, modern=True, tools_call=[MODERN], tasks_get=[asking], tasks_cancel=[{"result": {}}])
+    with pytest.raises(ToolFailed, match="input_required"):
+        await server.call()
+    assert server.methods() == ["tools/call", "tasks/get", "tasks/cancel"]
