@@ -63,7 +63,7 @@ def admit(file: WorkflowFile, reference: str, found: object, rules: FunctionRule
 
 
 async def run_gated(reference: Reference, tool: Tool, arguments: JsonObject, call: CallContext) -> Complete:
-    """Run a Python function of a workflow file through the gate, which applies policy, approval and time limit.
+    """Run a Python function of a workflow file through the gate (policy, approval, time limit), and return its tool result.
 
     `tool` wraps the function as a tool. Policy judges the call by the function's name in `reference`. `call` is the tool call that runs the
     workflow; if it has no gate, the function runs directly.
