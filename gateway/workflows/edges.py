@@ -73,7 +73,7 @@ class Edge:
 
 @dataclass
 class Case:
-    """One case of a switch (`add_switch_case_edge_group`): messages for which this `condition` is the first true one go to `target`.
+    """One case of a switch (`add_switch_case_edge_group`): messages for which `condition`, and no earlier one, is true go to `target`.
 
     `condition` must not be async.
     """
@@ -210,7 +210,7 @@ class FanInEdgeGroup(EdgeGroup):
 
 @dataclass(frozen=True, slots=True)
 class SwitchCaseEdgeGroupCase:
-    """A case of a switch in a built graph: messages for which `condition` is the first true one go to the executor `target_id`."""
+    """A case of a switch in a built graph: messages for which `condition`, and no earlier one, is true go to the executor `target_id`."""
 
     condition: Callable[[Any], bool]
     target_id: str

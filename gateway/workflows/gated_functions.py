@@ -69,7 +69,8 @@ async def run_gated(reference: Reference, tool: Tool, arguments: JsonObject, cal
     workflow; if it has no gate, the function runs directly.
 
     Raises:
-        ToolFailed: The function failed, or the gate refused the call, got no approval, or stopped it at the time limit.
+        ToolFailed: `tool` returned an error, or the gate refused the call, got no approval, or stopped it at the time limit.
+        Exception: Any exception that `tool` raised.
     """
     guard = guard_in(call)
     behind = tool if guard is None else guard.function(reference.written, reference.found, tool)
