@@ -41,7 +41,7 @@ class AgentStep(Closed):
     agent: Name
     """Name of the agent."""
     prompt: str | None = None
-    """The text that the agent gets, as a template with `{{name}}` references. Default: the outputs of the executors before it."""
+    """The agent's text, as a template with `{{name}}` references. Default: the outputs of the executors before it, or the input."""
     output: dict[str, JsonObject] | None = None
     """Fields that the agent's answer must have, each with its JSON Schema. The answer is then an object instead of text."""
 
@@ -63,7 +63,7 @@ class PythonStep(Closed):
     python: FunctionName
     """The function as `package.module:function`. Modules in the configuration file's folder can be imported too."""
     arguments: dict[str, JsonValue] | None = None
-    """Arguments of the function, with templates as for a tool. Default: the only parameter gets the outputs of the executors before it."""
+    """Arguments of the function, as for a tool. Default: the only parameter gets the outputs of the executors before it, or the input."""
     output: dict[str, JsonObject] | None = None
     """Fields that the result must have, each with its JSON Schema."""
 

@@ -85,7 +85,7 @@ class MagenticTeam(Closed):
     manager: Name
     """The agent that plans, follows the progress and gives the final answer."""
     max_rounds: int | None = Field(default=None, alias="max-rounds", ge=1)
-    """How often the manager may judge the progress. After each judgement, a participant answers, or the manager makes a new plan."""
+    """Maximum number of the manager's judgements of the progress. At most one participant answers after each. Unlimited by default."""
     max_stalls: int = Field(default=3, alias="max-stalls", ge=0)
     """Number of answers without progress that are accepted before the manager makes a new plan."""
     max_resets: int | None = Field(default=None, alias="max-resets", ge=0)
