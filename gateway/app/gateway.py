@@ -201,9 +201,11 @@ class Gateway:
         return self._sources.loaded
 
     def follow(self, read: Callable[[], LoadedConfig], watch: FileWatch | None) -> None:
-        """Until the gateway exits, read and apply its configuration again at each SIGHUP and when the file that `watch` watches changes.
+        """Until the gateway exits, read and apply its configuration again at each SIGHUP and when its file changes.
 
-        `read` reads the configuration. It runs in a worker thread, so it may block. If it raises `ConfigError`, the gateway is not changed.
+        `watch` reports changes of the file; they have no effect if `server.reload` is false. The configuration is also read again when a
+        person accepts commands for which it waits. `read` reads the configuration. It runs in a worker thread, so it may block. If it
+        raises `ConfigError`, the gateway is not changed.
         """
         reloader = self._sources.reloader = Reloader(read, self.reload, watch, follows=self.loaded.config.server.reload)
         self._tasks.start_soon(reloader.run)
@@ -274,7 +276,7 @@ class Gateway:
         await serve_stdio(self._server, first, partial(self.keep_answers, first))
 
     async def keep_answers(self, first: StartupAnswers | None) -> None:
-        """Wait until every remote server has connected or failed, then store the results of `initialize` and of listings in a cache file.
+        """Wait as in `ready`, without a time limit, then store the results of `initialize` and of listings in a cache file.
 
         The next gateway over stdio sends these results to its client while loading. `first` names the file; if `None`, nothing is stored.
         """

@@ -48,7 +48,8 @@ def build_routes(
 
     `name` is the gateway's name, and `endpoint` the URL of its MCP endpoint. The other parameters are functions, which the routes call for
     each request: `viewer` returns the principal that sent the request, `sources` returns the status of each source of tools, `problems`
-    returns the problems of the gateway itself, and `about` returns further fields of `/status.json`.
+    returns the problems of the gateway itself, and `about` returns further fields of `/status.json`. A page contains the part of each
+    status that its principal may see.
     """
 
     def seen(request: Request) -> list[SourceStatus]:

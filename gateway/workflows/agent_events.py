@@ -27,14 +27,14 @@ from gateway.workflows.events import CROSSING_TYPES, WorkflowEvent
 from gateway.workflows.type_hints import is_instance_of
 
 REQUEST_INFO_FUNCTION_NAME = "request_info"
-"""Name of the function that a workflow, if it runs as an agent, calls in its response to request a response from its caller."""
+"""Name of the function in the function calls with which a workflow that runs as an agent sends requests to its caller."""
 
 
 class _Imported(TypeBook):
     """The classes whose objects may be decoded from the JSON of `RequestInfoFunctionArgs`.
 
     These are the classes that `TypeBook` allows, and all dataclasses, pydantic models and enums in imported modules. Creating objects of
-    these classes is safe, because it runs no code except the validation of a pydantic model.
+    these classes runs no code except the validation of a pydantic model, and methods `from_dict` and `__new__` of the class.
     """
 
     def find(self, name: str) -> type | None:

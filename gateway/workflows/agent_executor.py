@@ -54,7 +54,7 @@ AgentContextOf = WorkflowContext[AgentExecutorResponse, AgentResponse | AgentRes
 
 
 class AgentExecutor(Executor):
-    """A workflow executor (node of the graph) that runs one agent. All runs use the same session: the given one, or a new session."""
+    """A workflow executor (node of the graph) that runs one agent. Its runs use one session, the given or a new one, until `forget`."""
 
     shows_parts: ClassVar[bool] = True
     """Whether a streamed run yields each part of the agent's answer as an output when the part arrives, instead of the complete answer."""
@@ -250,7 +250,9 @@ class AgentExecutor(Executor):
     def _run_kwargs(self, ctx: AgentContextOf) -> dict[str, Any]:
         """Return the keyword arguments for this agent's `run`.
 
-        They contain the arguments that the workflow's caller gave for all agents or for this executor's id, and the current call context.
+        They contain the arguments that the workflow's caller gave for all agents or for this executor's id. For an `Agent`, they also
+        contain the current call context and, in a durable task (background call that resumes after a restart), a middleware that records
+        model calls.
         """
         given = cast("Mapping[str, Mapping[str, Any]]", ctx.get_state(RUN_KWARGS_KEY, {}))
         kwargs: dict[str, Any] = {}
@@ -311,7 +313,7 @@ def requests_of(response: AgentResponse) -> Sequence[Content]:
 def _without_approvals(messages: Sequence[Message]) -> list[Message]:
     """Return the messages without approval requests and approval responses, which models do not accept as input.
 
-    Messages without any other content are left out.
+    Messages that have only such contents are left out.
     """
     kept: list[Message] = []
     for message in messages:

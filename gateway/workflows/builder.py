@@ -70,11 +70,12 @@ class WorkflowBuilder:
         `checkpoint_storage` gets a checkpoint after every superstep.
 
         `output_from` selects the executors whose outputs are outputs of the workflow; `intermediate_output_from` selects the executors
-        whose outputs are only reported during the run. If neither is given, every executor's outputs are outputs of the workflow; if only
-        one is given, outputs of executors that it does not select are hidden.
+        whose outputs are only reported during the run. If neither is given, every executor's outputs are outputs of the workflow;
+        otherwise, outputs of executors that are not selected are hidden.
 
         Raises:
             ValueError: A selection is a text other than `all` (or, for `intermediate_output_from`, `all_other`).
+            TypeError: `start_executor` is not an executor, an agent or an id.
         """
         self._name = name or f"WorkflowBuilder-{uuid.uuid4()}"
         self._description = description

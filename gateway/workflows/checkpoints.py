@@ -197,7 +197,7 @@ class FileCheckpointStorage(CheckpointStorage):
         """Write the checkpoint to its file, and return its id.
 
         Raises:
-            WorkflowCheckpointException: A value cannot be written as JSON.
+            WorkflowCheckpointException: A value cannot be written as JSON, or the id is not allowed as a file name.
         """
         path = self._path(checkpoint.checkpoint_id)
         await anyio.to_thread.run_sync(partial(write_atomic, path, to_json(checkpoint).encode()))
@@ -207,7 +207,7 @@ class FileCheckpointStorage(CheckpointStorage):
         """Read the checkpoint from its file.
 
         Raises:
-            WorkflowCheckpointException: The file does not exist, or is not a checkpoint.
+            WorkflowCheckpointException: The file does not exist, cannot be read or is not a checkpoint.
         """
         path = self._path(checkpoint_id)
         try:

@@ -41,7 +41,7 @@ class AgentStep(Closed):
     agent: Name
     """Name of the agent."""
     prompt: str | None = None
-    """The text that the agent gets, as a template with `{{name}}` references. By default it gets the outputs of preceding executors."""
+    """The agent's text, as a template with `{{name}}` references. Default: the outputs of the executors before it, or the input."""
     output: dict[str, JsonObject] | None = None
     """Fields that the agent's answer must have, each with its JSON Schema. The answer is then an object instead of text."""
 
@@ -63,7 +63,7 @@ class PythonStep(Closed):
     python: FunctionName
     """The function as `package.module:function`. Modules in the configuration file's folder can be imported too."""
     arguments: dict[str, JsonValue] | None = None
-    """Arguments of the function, with templates as for a tool. By default the only parameter gets the output of preceding executors."""
+    """Arguments of the function, as for a tool. Default: the only parameter gets the outputs of the executors before it, or the input."""
     output: dict[str, JsonObject] | None = None
     """Fields that the result must have, each with its JSON Schema."""
 
@@ -85,7 +85,7 @@ class AskStep(Closed):
     ask: str = Field(min_length=1)
     """The question to the person, as a template with `{{name}}` references."""
     output: dict[str, JsonObject] | None = None
-    """Fields of the person's answer, each with the JSON Schema of one value (text, number, boolean, `enum`). By default it is one text."""
+    """Fields of the person's answer, each with the JSON Schema of one value (text, number, boolean, `enum`). Without `output`, a text."""
 
 
 Step = AgentStep | ToolStep | PythonStep | WorkflowStep | AskStep
@@ -136,11 +136,11 @@ class EdgeEntry(Closed):
     """An edge of the graph: from one executor to the next, from one executor to several, or from several executors to one."""
 
     sources: OneOrMore = Field(alias="from")
-    """The executor whose output goes along this edge. With a list, the target runs when all listed executors have an output."""
+    """The executor whose output goes along this edge. With a list, the target runs when each of them has a new output."""
     targets: OneOrMore = Field(default=(), alias="to")
-    """The executor that runs next. With a list, all listed executors run."""
+    """The executor that runs next. With a list, all listed executors run, or with `select` the selected ones."""
     when: dict[str, JsonValue] | None = Field(default=None, min_length=1)
-    """Output fields of the source, and the values that they must have for the edge to be taken. By default it is always taken."""
+    """Output fields of the source, and the values that they must have for the edge to be taken. By default there is no condition."""
     max: int | None = Field(default=None, ge=1)
     """How often one run may take this edge. Unlimited by default."""
     switch: list[CaseEntry] | None = Field(default=None, min_length=2)
@@ -205,7 +205,7 @@ class WorkflowFile(Closed):
     edges: list[EdgeEntry] = Field(default_factory=list[EdgeEntry])
     """The edges, which determine the executors that run next. Executors reached in the same round run concurrently, each once."""
     output: str | None = None
-    """The executor whose last output is the result. May be omitted if only one executor has no outgoing edge."""
+    """The executor whose last output is the result. Optional with `output-from`, or if exactly one executor has no outgoing edge."""
     output_from: Names | None = Field(default=None, alias="output-from")
     """Instead of `output`: the executors or participants whose outputs are all part of the result, or `all`."""
     intermediate_output_from: Names | None = Field(default=None, alias="intermediate-output-from")
@@ -223,7 +223,7 @@ class WorkflowFile(Closed):
     magentic: MagenticTeam | None = None
     """An orchestration: a manager makes a plan, follows the progress and plans again."""
     prompt: str | None = None
-    """The task that an orchestration gets, as a template of the input. By default the only argument, or all arguments."""
+    """The task that an orchestration gets, as a template with references to the input. Default: the only argument, or all of them."""
     python: FunctionName | None = None
     """A workflow in Python as `package.module:name`: a `Workflow`, a `@workflow` function, or a function that returns one of these."""
     task: TaskSupport = "optional"
@@ -257,7 +257,10 @@ class WorkflowFile(Closed):
 
     @property
     def output_id(self) -> str:
-        """Id of the executor whose output is the workflow's result: `output`, or the only executor without an outgoing edge."""
+        """Id of the executor whose last output is the workflow's result: `output`, or the only executor without an outgoing edge.
+
+        Only for graphs without `output-from`.
+        """
         return self.output or self.last_ids[0]
 
     @property

@@ -51,7 +51,8 @@ async def draw(
     imported.
 
     Raises:
-        WorkflowInvalid: The file or a module that it names is invalid, or the file must be accepted first; one problem per line.
+        WorkflowInvalid: The file or a module that it names is invalid, the file must be accepted first, or the workflow is a `@workflow`
+            function, which has no graph; one problem per line.
     """
     file = load_workflow(path)
     entry = file.run_entry(path)

@@ -25,7 +25,7 @@ EdgeCondition = Callable[[Any], bool | Awaitable[bool]]
 """Type of an edge's condition: a function, sync or async, of a message. The edge carries the message if the result is true."""
 
 Selection = Callable[[Any, list[str]], list[str]]
-"""Type of a fan-out's selection function: (message, ids of all targets) → ids of the targets that receive the message."""
+"""Type of a fan-out's selection function (not async): (message, ids of all targets) → ids of the targets that receive the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,10 @@ class Edge:
 
 @dataclass
 class Case:
-    """One case of a switch (`add_switch_case_edge_group`): messages for which `condition` is true go to `target`."""
+    """One case of a switch (`add_switch_case_edge_group`): messages for which `condition`, and no earlier one, is true go to `target`.
+
+    `condition` must not be async.
+    """
 
     condition: Callable[[Any], bool]
     target: Executor | Agent
@@ -88,7 +91,7 @@ class Default:
 
 @dataclass(eq=False)
 class EdgeGroup:
-    """Edges of a workflow graph that decide together which executors receive a message. They have the order of the given targets.
+    """Edges of a workflow graph that decide together which executors receive a message. Their order is that of the given ids.
 
     Base class of groups with one edge, with edges to several executors (fan-out, switch), and with edges from several executors (fan-in).
     """
@@ -207,7 +210,7 @@ class FanInEdgeGroup(EdgeGroup):
 
 @dataclass(frozen=True, slots=True)
 class SwitchCaseEdgeGroupCase:
-    """A case of a switch in a built graph: messages for which `condition` is true go to the executor `target_id`."""
+    """A case of a switch in a built graph: messages for which `condition`, and no earlier one, is true go to the executor `target_id`."""
 
     condition: Callable[[Any], bool]
     target_id: str

@@ -1,8 +1,9 @@
 """Converts Python values to JSON and back, for workflow checkpoints. Unlike pickle, decoding runs no code that a checkpoint chooses.
 
-JSON values do not change. Other values become a JSON object with the key `$type`: a short name for built-in types, `module:qualname` and
-the fields for classes. `decode` creates objects only of the classes in a `TypeBook` (set of allowed classes). A value of another class
-stays encoded, as a `Foreign` object, so that checkpoints can be listed in processes without their classes.
+JSON values do not change, except objects with the key `$type`. Other values become a JSON object with the key `$type`: a short name for
+built-in types, `module:qualname` and the fields for classes. `decode` creates objects only of the classes in a `TypeBook` (set of allowed
+classes). A value of another class stays encoded, as a `Foreign` object, so that checkpoints can be listed in processes without their
+classes.
 """
 
 from __future__ import annotations
@@ -244,7 +245,8 @@ def _decode_type(form: JsonValue, book: TypeBook) -> Any:
 def settle(value: Any, book: TypeBook) -> Any:
     """Decode every `Foreign` (value of a checkpoint that is still encoded) inside `value`, and return the result.
 
-    Dataclass objects are changed in place; lists, tuples, sets and dicts are replaced by new ones.
+    Lists, tuples, sets, dicts and dataclass objects are searched; a `Foreign` inside another object, such as a `Message`, stays. Dataclass
+    objects are changed in place; lists, tuples, sets and dicts are replaced by new ones.
 
     Raises:
         WorkflowCheckpointException: `book`, the set of allowed classes, does not contain the class of an encoded value.

@@ -34,7 +34,8 @@ async def evaluate_workflow(
 
     The workflow runs `num_repetitions` times for each query; without `queries`, the existing `workflow_result` is evaluated. Each result
     covers the last output of every run; the evaluator also gets the run's query and `expected_output`. The `sub_results` cover the answers
-    of the workflow's agents, by executor id.
+    of the workflow's agents, by executor id, unless `include_per_agent` is false. If `include_overall` is false or no run has an output,
+    the counts of a result are the sums of those of its `sub_results`.
 
     Raises:
         ValueError: `queries` and `expected_output` have different lengths, both `queries` and `workflow_result` are missing,
@@ -87,7 +88,10 @@ async def _results(
 
 
 def _query_of(result: WorkflowRunResult) -> str | None:
-    """Return the query of a finished run: the message that the first executor received, as text; `None` if it received none."""
+    """Return the query of a finished run: the message that the first executor received, as text; `None` if it received none.
+
+    If the message is a list of messages, the text contains only those of the user.
+    """
     given = next((event.data for event in result if event.type == "executor_invoked" and event.data is not None), None)
     if not isinstance(given, list):
         return None if given is None else str(given)

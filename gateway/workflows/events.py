@@ -62,7 +62,7 @@ WorkflowEventType = Literal[
 """Types of workflow events.
 
 Code of executors emits `warning` and `error`, orchestrations emit `group_chat`, `handoff_sent` and `magentic_orchestrator`, and the
-deprecated method `emit` emits `data`. The workflow engine emits all other types."""
+deprecated method `emit` emits `data`. The workflow engine emits all other types, and also `warning`."""
 
 RESERVED_TYPES = frozenset({"started", "status", "failed", "output", "intermediate", "request_info"})
 """Types of workflow events that only the engine may emit. Code of executors calls `yield_output` and `request_info` instead."""
@@ -95,7 +95,8 @@ class WorkflowEvent(Generic[DataT]):
     data: DataT = None  # pyright: ignore[reportAssignmentType]  # `None` means "no payload" for every `DataT`
     """Payload of the event: the value of `output`, `intermediate`, `warning` and `error` events, the request of a `request_info` event.
 
-    For `executor_invoked` it is the received message, for `executor_completed` the list of values that the executor sent and yielded."""
+    For `executor_invoked` it is the received message, for `executor_completed` the list of values that the executor sent and yielded. For a
+    step of a functional workflow (an async function), it is the arguments or the result instead."""
     executor_id: str | None = None
     state: WorkflowRunState | None = None
     """For a `status` event: the new state of the run."""
@@ -170,12 +171,12 @@ class WorkflowEvent(Generic[DataT]):
 
     @classmethod
     def executor_invoked(cls, executor_id: str, data: Any = None) -> WorkflowEvent[Any]:
-        """Create the event that reports that an executor begins to handle the message `data`."""
+        """Create the event that reports that an executor begins to handle a message. For `data`, see the field."""
         return WorkflowEvent("executor_invoked", data, executor_id, origin=WorkflowEventSource.FRAMEWORK)
 
     @classmethod
     def executor_completed(cls, executor_id: str, data: Any = None) -> WorkflowEvent[Any]:
-        """Create the event that reports that an executor has handled a message. `data` are the values that it sent and yielded."""
+        """Create the event that reports that an executor has handled a message. For `data`, see the field."""
         return WorkflowEvent("executor_completed", data, executor_id, origin=WorkflowEventSource.FRAMEWORK)
 
     @classmethod

@@ -51,12 +51,12 @@ class Executor:
     joins: ClassVar[bool] = False
     """Whether a handler gets all messages that reach the executor in one superstep (round of the run) as one list.
 
-    Otherwise it is called once per message."""
+    Otherwise it is called once per message. A response handler is always called once per response."""
 
     def __init__(self, id: str, *, type: str | None = None, defer_discovery: bool = False) -> None:
         """Create an executor and register its handlers. `id` must be unique within a workflow. `type` defaults to the class name.
 
-        With `defer_discovery`, methods marked `@handler` are not registered; the subclass must call `register`.
+        With `defer_discovery`, methods marked `@handler` or `@response_handler` are not registered; the subclass must call `register`.
 
         Raises:
             ValueError: The id is empty, no method is marked `@handler`, or two handlers accept the same type.
@@ -210,8 +210,8 @@ def handler(function: HandlerFunction | None = None, /, *, input: Any = None, ou
     """Mark an async method `(self, message, ctx)` of an executor as a handler of messages.
 
     The annotation of `message` is the accepted type. The annotation `WorkflowContext[U, V]` of `ctx` gives the type `U` of sent messages
-    and the type `V` of yielded outputs. `input`, `output` and `workflow_output` replace the annotations. A type given as text is looked up
-    in the scope of the method.
+    and the type `V` of yielded outputs. If `input`, `output` or `workflow_output` is given, all annotations are ignored, and `input` is
+    required. A type given as text is looked up in the scope of the method.
 
     Raises:
         ValueError: The method has another signature, or the type of the message is missing.
@@ -241,8 +241,9 @@ def response_handler(
 ) -> Any:
     """Mark an async method `(self, original_request, response, ctx)` of an executor as a handler of responses to its `request_info` calls.
 
-    A response goes to the first method whose request type and response type fit. The types come from the annotations, unless `request` and
-    `response` are given. `output` and `workflow_output` are the types of sent messages and yielded outputs.
+    A response goes to the first method whose request type and response type fit. The types come from the annotations. If any type is
+    given as an argument, all annotations are ignored, and `request` and `response` are required. `output` and `workflow_output` are the
+    types of sent messages and yielded outputs.
 
     Raises:
         ValueError: The method has another signature, or a type is missing.
@@ -295,7 +296,7 @@ def message_type_of(hints: dict[str, Any], name: str, function: Callable[..., An
 def context_types(annotation: Any, who: str) -> tuple[list[Any], list[Any]]:
     """Return the types of sent messages and the types of yielded outputs from a handler's annotation `WorkflowContext[U, V]`.
 
-    Both lists are empty if the annotation is `Any`. `who` names the handler in error messages.
+    Both lists are empty if the annotation is `Any` or has no arguments. `who` names the handler in error messages.
 
     Raises:
         ValueError: The annotation is missing, is not a `WorkflowContext`, or has an argument that is not a type.

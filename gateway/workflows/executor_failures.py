@@ -30,7 +30,7 @@ def failing(raised: BaseException, executor_id: str) -> Exception:
 
 
 def failed_executor(error: BaseException) -> str | None:
-    """Return the id, stored by `failing`, of the executor that raised the exception; `None` if the workflow engine raised it."""
+    """Return the id, stored by `failing`, of the executor that raised the exception; `None` without an id, as for errors of the engine."""
     return getattr(error, _EXECUTOR, None)
 
 

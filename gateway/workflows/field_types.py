@@ -89,7 +89,7 @@ Names = Annotated[
 
 
 def as_selection(names: str | tuple[str, ...] | None) -> Any:
-    """Convert a selection of executors in a workflow file to an argument for a workflow builder: a list of ids, `all` or `all_other`."""
+    """Convert the selection of executors in a file to an argument of a workflow builder: a list of ids, `all`, `all_other` or `None`."""
     return list(names) if isinstance(names, tuple) else names
 
 

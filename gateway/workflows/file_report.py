@@ -1,7 +1,8 @@
 """`check_workflows`: checks workflow files for the command `moongate workflows check`.
 
-It checks each file as the gateway does when it loads the file (`loader`). It also looks up the workflows and agents that the file names in
-the other checked files and in the same folder. It imports no Python module that a file names. The functions block.
+It checks each file as the gateway does when it loads the file (`loader`). It also looks up the workflows that the file names, in the
+checked files and in the same folder, and the agents, in the same folder. It imports no Python module that a file names. The functions
+block.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ _PASSED_OVER = frozenset({"node_modules", "__pycache__"})
 
 @dataclass(frozen=True, slots=True)
 class WorkflowReport:
-    """Result of checking one workflow file, or an error for a path without workflow files (`name` is then empty).
+    """Result of checking one workflow file, or an error for a path without workflow files.
 
-    With `is_strict`, a file with a warning is rejected.
+    `name` is empty if there is no file or the file has mistakes. With `is_strict`, a file with a warning is rejected.
     """
 
     path: str
@@ -39,7 +40,7 @@ class WorkflowReport:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the gateway would serve the file: `accepted`, `accepted_with_warning` or `rejected`."""
+        """The result of the check: `rejected` (an error, or with `is_strict` a warning), `accepted_with_warning` or `accepted`."""
         if any(found.level == "error" or self.is_strict for found in self.diagnostics):
             return "rejected"
         return "accepted_with_warning" if self.diagnostics else "accepted"
@@ -54,8 +55,8 @@ class WorkflowReport:
 def check_workflows(paths: Sequence[str], *, strict: bool = False) -> list[WorkflowReport]:
     """Check all workflow files in `paths` (files, and folders with their subfolders), and return a report for each file, sorted by path.
 
-    A path without workflow files gets a report with an error. Reports contain relative paths if `paths` are relative. With `strict`, a file
-    with a warning is reported as rejected.
+    Subfolders `node_modules` and `__pycache__`, and those whose name begins with a dot, are skipped. A path without workflow files gets a
+    report with an error. Reports contain relative paths if `paths` are relative. With `strict`, a file with a warning is rejected.
     """
     found: dict[str, str] = {}
     reports: list[WorkflowReport] = []
@@ -103,7 +104,7 @@ def _beside_others(path: str, file: WorkflowFile, workflows: dict[str, WorkflowF
 
 
 def _unknown(kind: str, names: Iterable[str], known: Collection[str], *, place: str = "") -> Iterator[Diagnostic]:
-    """Yield a warning for each workflow or agent (`kind`) in `names` that is not in `known`. `place` is a text for the warning."""
+    """Yield a warning for each workflow or agent (`kind`) in `names` that is not in `known`. `place` follows the name in the text."""
     for name in dict.fromkeys(names):
         if name not in known:
             hint = did_you_mean(name, known) or "It must be in a folder of `expose.agents`."
@@ -123,7 +124,7 @@ def workflows_in(file: WorkflowFile) -> Iterator[str]:
 
 
 def agents_in(file: WorkflowFile) -> Iterator[str]:
-    """Yield the names of the agents that a workflow file uses, as an executor, or as participant or manager of an orchestration."""
+    """Yield the names of the agents in a workflow file: values of the key `agent`, and participants, orchestrators and managers."""
     yield from (step.agent for step in file.steps.values() if isinstance(step, AgentStep))
     team = file.team
     if team is None:

@@ -1,6 +1,6 @@
-"""Checks of the content of a parsed workflow file: names exist, templates can be resolved, loops end. Used by `loader`.
+"""Checks of the content of a parsed workflow file: names exist, templates can be resolved, loops can end. Used by `loader`.
 
-The functions depend only on the `WorkflowFile`. They report every problem with the path of its key, such as `edges[2].to`.
+The functions depend only on the `WorkflowFile`. They report each problem with the path of its key, such as `edges[2].to`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ _ANSWER_KEYS = frozenset({"type", "enum", "const", "title", "description", "defa
 
 
 def check_workflow(file: WorkflowFile) -> list[Problem]:
-    """Check a parsed workflow file and return every problem. If the list is empty, the graph of the file can be built."""
+    """Check a parsed workflow file and return its problems; an empty list if the graph can be built, given its tools and functions.
+
+    Outputs, conditions and references are checked only if the edges of the graph have no problems.
+    """
     problems = [*_check_names("input", file.input), *_check_schemas("input", file.input)]
     written = {field.alias or name for name, field in WorkflowFile.model_fields.items() if name in file.model_fields_set}
     if file.python is not None:
@@ -76,7 +79,10 @@ def _check_schemas(path: str, fields: dict[str, JsonObject]) -> Iterator[Problem
 
 
 def _check_shape(file: WorkflowFile) -> list[Problem]:
-    """Return the problems of the file's graph: unknown executors, repeated edges, unreachable executors, endless loops."""
+    """Return the problems of the file's graph: repeated edges, unreachable executors, endless loops.
+
+    If `start` is missing or a key names an unknown executor, only these problems are returned.
+    """
     problems: list[Problem] = []
     if file.start is None:
         return [Problem("start", "is required: the executor that runs first")]
@@ -237,7 +243,7 @@ def _templates(step: Step) -> Iterator[tuple[str, JsonValue]]:
 
 
 def check_input_reference(file: WorkflowFile, reference: Reference) -> str | None:
-    """Check a `{{…}}` reference that does not name an executor. Return its problem, or `None` if it names an input that exists."""
+    """Check a `{{…}}` reference that does not name an executor. Return its problem, or `None` if the input and its field exist."""
     name, path = reference.name, reference.path
     if name in file.input:
         fields = cast("JsonObject", file.input[name].get("properties") or {})

@@ -31,7 +31,8 @@ class FunctionExecutor(Executor):
         these types are read from the annotations of `func`.
 
         Raises:
-            ValueError: `func` does not have one or two parameters, its message has no type, or it is a static method or class method.
+            ValueError: `func` does not have one or two parameters, its message has no type, its context is not annotated as
+                `WorkflowContext`, or it is a static method or class method.
         """
         if isinstance(func, staticmethod | classmethod):
             kind = "staticmethod" if isinstance(func, staticmethod) else "classmethod"

@@ -2,7 +2,8 @@
 
 A run executes the function from its start to its end, or to the first request to the caller (`request_info`) that has no response yet. When
 the workflow continues, the function runs from its start again, and calls of finished steps return their recorded results
-(`functional_steps`). A checkpoint is saved after each step. Public names are those of Microsoft's agent-framework.
+(`functional_steps`). A checkpoint is saved after each step, and at the end of a run that has not failed. Public names are those of
+Microsoft's agent-framework.
 """
 
 from __future__ import annotations
@@ -115,8 +116,8 @@ class FunctionalWorkflow(FormerMethods):
     def book(self) -> TypeBook:
         """Return the set of classes that may be decoded from checkpoints of this workflow.
 
-        It contains the classes in the annotations of the function and its steps, and all classes in the modules of these classes and
-        functions.
+        It contains the classes in the annotations of the function and of the steps that it calls by a global name, and all classes in the
+        modules of these classes and functions.
         """
         names = getattr(self._func, "__globals__", {})
         called = [names.get(name) for name in getattr(getattr(self._func, "__code__", None), "co_names", ())]
@@ -134,7 +135,7 @@ class FunctionalWorkflow(FormerMethods):
         return FunctionalWorkflow(self._func, name=self.name, description=self.description, checkpoint_storage=storage)
 
     def reset(self) -> None:
-        """Drop the state of earlier runs: message, recorded steps, requests and responses."""
+        """Drop the state of earlier runs: message, recorded steps, stored values, requests and responses."""
         self._last, self._message, self.status = None, None, WorkflowRunState.IDLE
 
     @overload
@@ -155,9 +156,9 @@ class FunctionalWorkflow(FormerMethods):
 
         Raises:
             RuntimeError: Another run has not ended. Raised by the call itself, before anything is awaited.
-            ValueError: The arguments cannot be combined, a response has an unknown id or the wrong type, or the checkpoint was made by
-                another version of the function.
-            WorkflowCheckpointException: The checkpoint does not exist or cannot be read.
+            ValueError: The arguments cannot be combined, the function takes no message, a response has an unknown id or the wrong type, no
+                request is open, no storage is known for the checkpoint, or it was made by another version of the function.
+            WorkflowCheckpointException: The checkpoint does not exist or cannot be read, or a new checkpoint cannot be stored.
             Exception: Any exception that the function raised.
         """
         request = RunRequest(message, **options)
@@ -166,7 +167,7 @@ class FunctionalWorkflow(FormerMethods):
         return start_run(self, request, slot, stream=stream, include_status_events=include_status_events)
 
     async def perform(self, request: RunRequest, log: EventLog, *, is_streaming: bool = False, slot: RunSlot | None = None) -> None:
-        """Do one run, and add every event to `log`. Raises what the method `run` raises.
+        """Do one run, and add every event to `log`. Raises the exceptions that `run` documents.
 
         `slot` is the permission for this run, if the caller already has it; a workflow permits one run at a time.
         """

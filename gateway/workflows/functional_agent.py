@@ -74,8 +74,8 @@ class FunctionalWorkflowAgent(BaseAgent):
     ) -> Awaitable[AgentResponse] | AgentStream:
         """Run the workflow with the messages as its input, or continue it. Return the response, or with `stream` a stream of its parts.
 
-        The workflow continues if `responses` (by request id) or a checkpoint are given. It also continues if it has open requests. The
-        messages must then contain the responses, as `function_result` contents or approval responses.
+        The workflow continues if `responses` (by request id) or a checkpoint are given. If neither is given and the workflow has open
+        requests, the messages must contain the responses, as `function_result` contents or approval responses, and it continues with them.
         """
         updates = ResponseStream(self._updates(RunRequest(messages, **options)), _finish)
         return updates if stream else updates.get_final_response()
@@ -96,7 +96,7 @@ class FunctionalWorkflowAgent(BaseAgent):
     def _answers_in(self, messages: Sequence[Message]) -> dict[str, Any]:
         """Return the responses to the workflow's requests that the messages contain, by request id.
 
-        An approval response is converted to a boolean, unless the request expects a `Content`.
+        An approval response is converted to a boolean, unless the response type of the request accepts a `Content`.
         """
         answers = answers_in(messages)
         for key, answer in answers.items():

@@ -135,7 +135,7 @@ class RunContext:
         return self._is_streaming
 
     def next_key(self, name: str) -> str:
-        """Return the key under which the next call of the step `name` is recorded: the name and the number of the call.
+        """Return the key under which the next call of the step `name` is recorded: enclosing step, name and number of the call.
 
         Calls are numbered within the enclosing step.
         """
@@ -152,7 +152,7 @@ class RunContext:
             self._id_at(f"{key}/{_REQUESTS}::{number}")
 
     def within_step(self, key: str) -> tuple[RunContext, str, CallContext]:
-        """Return the value of the context variable `_inside` for the step `key`: this context, the key, and a `CallContext`.
+        """Return the value of the context variable `_inside` for the step `key`: this context, `key` with a slash, and a `CallContext`.
 
         In a durable task (background call that resumes after a restart), tool calls inside a step are numbered separately, because a
         finished step is skipped as a whole.

@@ -63,13 +63,14 @@ def admit(file: WorkflowFile, reference: str, found: object, rules: FunctionRule
 
 
 async def run_gated(reference: Reference, tool: Tool, arguments: JsonObject, call: CallContext) -> Complete:
-    """Run a Python function of a workflow file through the gate, which applies policy, approval and time limit.
+    """Run a Python function of a workflow file through the gate (policy, approval, time limit), and return its tool result.
 
     `tool` wraps the function as a tool. Policy judges the call by the function's name in `reference`. `call` is the tool call that runs the
     workflow; if it has no gate, the function runs directly.
 
     Raises:
-        ToolFailed: The function failed, or the gate refused the call, got no approval, or stopped it at the time limit.
+        ToolFailed: `tool` returned an error, or the gate refused the call, got no approval, or stopped it at the time limit.
+        Exception: Any exception that `tool` raised.
     """
     guard = guard_in(call)
     behind = tool if guard is None else guard.function(reference.written, reference.found, tool)

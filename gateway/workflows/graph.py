@@ -1,6 +1,6 @@
 """`WorkflowGraph`: the executors and edges of a workflow, and the state of its runs. Base class of `Workflow`, which adds `run`.
 
-`superstep_runner`, which does the runs, and `snapshots`, which makes checkpoints, depend on this class only.
+`superstep_runner`, which does the runs, and `snapshots`, which makes checkpoints, depend on this class and not on `Workflow`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class OutputDesignation:
 
 
 class WorkflowGraph:
-    """The validated executors and edges of a workflow. Executors and shared state persist from one run to the next."""
+    """The executors and edges of a workflow, and its state. Executors and shared state persist from one run to the next."""
 
     status: WorkflowRunState
     """The state of the current run, or of the last run if no run is in progress."""

@@ -42,7 +42,7 @@ from gateway.workflows.task_checkpoints import TaskCheckpoints
 from gateway.workflows.type_hints import members, name_of, resolved
 
 MAX_ASK_ROUNDS = 100
-"""Maximum number of stops to ask a person in one call. A workflow that stops once more is considered stuck, and the call fails."""
+"""How often a workflow may stop to ask a person during one call. If it stops once more, it is considered stuck, and the call fails."""
 
 _ANSWER = "answer"
 _KINDS: dict[Any, JsonObject] = {
@@ -65,7 +65,7 @@ async def run_to_end(
     Raises:
         WorkflowFailed: An executor failed (the text names the executor and its error), or the workflow asked too often.
         InputUnavailable: The client cannot ask a person.
-        ToolFailed: The person declined to answer.
+        ToolFailed: The person declined to answer, or gave too many unusable answers (`AnswerRefused`).
     """
     events: list[WorkflowEvent[Any]] = []
     storage = TaskCheckpoints(ctx.ports.durable, events) if ctx.ports.durable is not None else None
@@ -120,6 +120,7 @@ async def ask(event: WorkflowEvent[Any], ctx: CallContext) -> Any:
     """Have a person answer one request of the workflow (`event`) through the client of the tool call `ctx`. Return the response.
 
     Raises:
+        InputUnavailable: The client cannot ask a person.
         ToolFailed: The person declined to answer.
         AnswerRefused: Too many answers did not have the required form.
     """
@@ -151,6 +152,7 @@ async def _put(
     then records whether each answer was accepted.
 
     Raises:
+        InputUnavailable: The client cannot ask a person.
         ToolFailed: The person declined to answer.
         AnswerRefused: Too many answers were rejected.
     """
@@ -198,7 +200,7 @@ def _parsed(value: JsonValue) -> JsonValue:
 
 
 async def _ask_question(data: Question, ctx: CallContext, key: str) -> JsonValue:
-    """Ask a person a question from a workflow file. Return the answer as an object with the file's fields, or as text without fields."""
+    """Ask a person a question from a workflow file. Return an object with the fields that the file declares; a text if it declares none."""
     fields = data.fields or {_ANSWER: _KINDS[str]}
 
     def read(content: JsonObject) -> JsonValue:
@@ -254,7 +256,8 @@ async def _ask_approval(request: Content, ctx: CallContext, key: str) -> Content
 def question_of(data: Any) -> str:
     """Return the text that a person sees for the data of a workflow's request.
 
-    For an object with fields, the text is the first of the fields `prompt`, `question`, `message` and `text`, followed by the other fields.
+    For an object with fields, the text is the first of the fields `prompt`, `question`, `message` and `text`, followed by the other fields;
+    without such a field, it is the list of all fields. For an agent's answer or a plan, it is the text of the answer or plan.
     """
     if isinstance(data, str):
         return data

@@ -1,4 +1,4 @@
-"""Reads workflow files (`<name>.workflow.yaml`), and reports every mistake with its line and key. Used by `source` and `file_report`.
+"""Reads workflow files (`<name>.workflow.yaml`), and reports mistakes with their lines and keys. Used by `source` and `file_report`.
 
 It parses the file with the shared YAML reader and the models of `definition`, and applies the checks of `file_rules`. It does not import
 Python modules that a file names.
@@ -43,7 +43,7 @@ def load_workflow(path: Path) -> WorkflowFile:
     """Read, parse and check the workflow file at `path`. Blocking.
 
     Raises:
-        WorkflowInvalid: Every mistake in the file, one per line: `FILE:LINE: KEY: MISTAKE`.
+        WorkflowInvalid: The mistakes that `examine` finds, one per line: `FILE:LINE: KEY: MISTAKE`, without LINE and KEY if unknown.
     """
     file, findings = examine(path)
     if file is None:
@@ -55,7 +55,8 @@ def load_workflow(path: Path) -> WorkflowFile:
 def examine(path: Path) -> tuple[WorkflowFile | None, list[Finding]]:
     """Read, parse and check the workflow file at `path`. Blocking.
 
-    Return the parsed file and an empty list, or `None` and every mistake in the file, sorted by line.
+    Return the parsed file and an empty list, or `None` and the mistakes, sorted by line. If a key or value is wrong, the graph is not
+    checked; if the text is not valid YAML, only the first mistake is returned.
     """
     try:
         if path.stat().st_size > MAX_DOCUMENT_BYTES:

@@ -1,4 +1,4 @@
-"""`WorkflowPlan`: a parsed workflow file with the imported Python objects that it names. Each call builds a new graph from the plan.
+"""`WorkflowPlan`: a parsed workflow file with the imported Python objects that it names. Each call gets its graph from the plan.
 
 A plan contains the names of the tools that the workflow needs, but not the tools. `source` creates plans when it loads files, and
 `WorkflowTool` uses them for calls.
@@ -31,9 +31,9 @@ if TYPE_CHECKING:  # at run time, these modules are imported only when a workflo
 
 @dataclass(frozen=True, slots=True)
 class WorkflowPlan:
-    """A parsed workflow file with the Python objects that it names, imported. Each call of the workflow builds a graph from it.
+    """A parsed workflow file with the Python objects that it names, imported.
 
-    Concurrent calls share the plan.
+    Each call of the workflow builds a graph from the plan, unless the file names a graph in Python, which all calls share.
     """
 
     file: WorkflowFile
@@ -48,7 +48,7 @@ class WorkflowPlan:
     sample: Runnable | None = None
     """A workflow from `code`, from which the input and output types of the workflow's tool are read; `None` without `code`.
 
-    It runs only if `code` is a graph, which all calls share."""
+    If `code` is a graph, it is this graph, which calls run; otherwise it never runs."""
 
     @classmethod
     async def prepare(cls, file: WorkflowFile, *, base_dir: Path, rules: FunctionRules | None = None) -> WorkflowPlan:
@@ -130,9 +130,9 @@ class WorkflowPlan:
         """Build a workflow for one run that serves the tool call `call`. `tools` are the tools that `patterns` names, by executor id.
 
         Raises:
-            WorkflowInvalid: The Python function that should return the workflow failed.
-            PolicyDenied: Policy forbids the Python function that should return the workflow.
-            ToolFailed: A tool that is used as an agent has no text argument, or the call of the function was not approved.
+            WorkflowInvalid: The Python function that should return the workflow failed, or returned another object.
+            ToolFailed: A tool that is used as an agent has no text argument. Or: policy refused the call of the function, no person
+                approved it, or it exceeded its time limit.
         """
         if self.code is not None:
             from gateway.workflows.file_graph import made_by

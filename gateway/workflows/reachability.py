@@ -1,7 +1,7 @@
 """Functions on the edges of a workflow graph: they find repeated edges, unreachable executors, loops, and the order of executors.
 
-The validation of graphs (`validation`) and the checks of workflow files (`file_rules`, `file_report`, `source`) use them, so that both
-reject the same graphs.
+The validation of graphs (`validation`) and the checks of workflow files (`file_rules`) use them, so that both reject the same
+repeated edges and unreachable executors. `source` and `file_report` use them to find workflows that call each other in a circle.
 """
 
 from __future__ import annotations

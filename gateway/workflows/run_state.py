@@ -32,7 +32,7 @@ class State:
         return self._pending[key] if key in self._pending else self._committed.get(key, default)
 
     def get_committed(self, key: str) -> Any:
-        """Return the value that the key had when the current superstep (round of the run) began; `None` if it had no value."""
+        """Return the value of the key without the writes of the current superstep (round of the run); `None` if it has no value."""
         return self._committed.get(key)
 
     def set(self, key: str, value: Any) -> None:
@@ -64,11 +64,11 @@ class State:
 
 @dataclass(slots=True)
 class RunState:
-    """The state of one workflow: everything that it carries from one superstep (round of a run) to the next, and from run to run."""
+    """The state that a workflow carries from one superstep (round of a run) to the next, and from run to run, outside of its executors."""
 
     shared: State = field(default_factory=State)
     messages: list[WorkflowMessage] = field(default_factory=list[WorkflowMessage])
-    """Messages to deliver in the next superstep (round of the run), in the order in which they were sent."""
+    """Messages to deliver in the next superstep (round of the run), in the order of the deliveries during which they were sent."""
     pending: dict[str, WorkflowEvent[Any]] = field(default_factory=dict[str, WorkflowEvent[Any]])
     """Requests of the workflow to its caller that have no response yet, by request id."""
     waiting: dict[int, dict[str, list[Any]]] = field(default_factory=dict[int, dict[str, list[Any]]])

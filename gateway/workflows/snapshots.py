@@ -129,7 +129,8 @@ def _in_order(batches: Mapping[str, Sequence[WorkflowMessage]], order: Sequence[
 def book_of(graph: WorkflowGraph) -> TypeBook:
     """Return the set of classes that may be decoded from checkpoints of this graph.
 
-    It contains the classes in the annotations of the executors' handlers, and all classes in the modules of these classes and executors.
+    It contains the classes in the annotations of the handlers of the executors, also of those in a sub-workflow, and all classes in the
+    modules of these classes and of the executors.
     """
     classes: set[type] = set()
     modules: set[str] = set()

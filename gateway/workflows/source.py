@@ -111,7 +111,7 @@ class WorkflowSource:
         self._previous = dict(previous.loaded)
 
     async def __aenter__(self) -> WorkflowSource:
-        """Read and check every workflow file, import the Python objects that the files name, and create the tools."""
+        """Read and check the new and changed workflow files, import the Python objects that they name, and create their tools."""
         found: dict[str, tuple[Path, WorkflowFile]] = {}
         paths = await anyio.to_thread.run_sync(partial(find_files, self._paths))
         for path in paths:
@@ -139,7 +139,7 @@ class WorkflowSource:
         return self
 
     async def _load(self, path: Path, file: WorkflowFile) -> None:
-        """Create the tool of one workflow file and add it to `loaded`, or add the reason why this is not possible to `problems`."""
+        """Add the new or reused tool of one workflow file to `loaded`, or the reason why the file cannot be loaded to `problems`."""
         if (same := self._unchanged(path)) is not None:
             self.loaded[path] = same
             return
@@ -159,7 +159,10 @@ class WorkflowSource:
         self.loaded[path] = LoadedWorkflow(plan, tool, self._signatures[path], current_generation())
 
     def _unchanged(self, path: Path) -> LoadedWorkflow | None:
-        """Return the workflow that an earlier source loaded from this file, or `None` if the file or a module that it names has changed."""
+        """Return the workflow that an earlier source loaded from this file, or `None` if it loaded none or the file has changed.
+
+        The result is also `None` if the file names Python objects and the user's modules were reloaded since.
+        """
         known = self._previous.get(path)
         if known is None or known.signature is None or known.signature != self._signatures[path]:
             return None
@@ -183,7 +186,7 @@ class WorkflowSource:
         """Do nothing: the source holds no resources."""
 
     async def tools(self) -> Sequence[Tool]:
-        """Return a tool for each workflow file that could be loaded."""
+        """Return the tools of the files that could be loaded, and of the last good versions of files that can no longer be loaded."""
         return [loaded.tool for loaded in self.loaded.values()]
 
     def needs(self) -> dict[str, list[str]]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gateway.storage.checkpoint_rows import Checkpoints
 
 MAX_PER_WORKFLOW = 1_000
-"""Default maximum number of stored checkpoints per workflow; the oldest are deleted.
+"""Default maximum number of stored checkpoints per owner and workflow; the oldest are deleted.
 
 A run stores a checkpoint after each superstep (round in which all waiting messages are handled). By default, a run has at most 100
 supersteps.
@@ -29,7 +29,7 @@ supersteps.
 class SqlCheckpointStorage:
     """Stores workflow checkpoints in SQLite or PostgreSQL; an implementation of `CheckpointStorage`.
 
-    The database is opened on first use, and each statement has its own connection, so the storage needs no `close`.
+    The database is opened on first use, and each call of a method has its own connection, so the storage needs no `close`.
     """
 
     def __init__(
@@ -42,10 +42,10 @@ class SqlCheckpointStorage:
     ) -> None:
         """Use the database at `url`: `postgresql://…` (with the extra `postgres`), `sqlite:///…` or a file path.
 
-        The default is the file `gateway.db` of the current user. `owner` separates users of one database: checkpoints are only visible to
-        the `owner` that stored them. `allowed_checkpoint_types` are additional classes, as `module:qualname`, that are decoded when a
-        workflow continues from a checkpoint. `max_per_workflow` is the maximum number of stored checkpoints per workflow; the oldest are
-        deleted.
+        The default is the file `gateway.db` in the current user's state folder. `owner` separates users of one database: checkpoints are
+        only visible to the `owner` that stored them. `allowed_checkpoint_types` are additional classes, as `module:qualname`, that are
+        decoded when a workflow continues from a checkpoint. `max_per_workflow` is the maximum number of stored checkpoints per owner and
+        workflow; the oldest are deleted.
 
         Raises:
             ValueError: `max_per_workflow` is less than 1.

@@ -32,7 +32,9 @@ class Reference:
         return "{{" + ".".join((self.name, *self.path)) + "}}"
 
     def resolve(self, scope: JsonMapping) -> JsonValue:
-        """Return the value to which the reference leads; `None` if the name has no value yet. `scope` has the values by name.
+        """Return the value to which the reference leads; `None` if the name or a part of the path has no value.
+
+        `scope` has the values by name.
 
         Raises:
             ToolFailed: The value of the name does not have the field or list position in the reference.
@@ -112,9 +114,9 @@ def texts(value: JsonValue) -> Iterator[tuple[tuple[str | int, ...], str]]:
 
 
 def constants(value: JsonValue) -> frozenset[tuple[str, str]]:
-    """Return the constant strings (without `{{…}}` references) inside a JSON value, as pairs of the string's key and the string.
+    """Return the constant strings (without `{{…}}` references) inside a JSON value, as pairs of key and string.
 
-    Strings that are items of lists are left out.
+    The key is that of the object which directly contains the string. Strings that are items of lists are left out.
     """
     found = ((path[-1], text) for path, text in texts(value) if path and not Template.parse(text).references)
     return frozenset((key, text) for key, text in found if isinstance(key, str))

@@ -178,7 +178,8 @@ class CallFunction(StepExecutor):
     async def perform(self, scope: JsonMapping, messages: list[JsonValue], call: CallContext) -> tuple[JsonValue, Complete]:
         """Call the function. Return its output as value, with the JSON type that the function returned, and as tool result.
 
-        Without `arguments` in the file, the only parameter gets the message, or a list of the messages if there are several.
+        If the gate (policy) shortened the result, the value is that of the shortened result. Without `arguments` in the file, the only
+        parameter gets the message, or a list of the messages if there are several.
         """
         if self._step.arguments is not None:
             arguments = cast("JsonObject", fill(self._step.arguments, scope))
@@ -303,7 +304,7 @@ def demand_fields(result: Complete, fields: dict[str, JsonObject]) -> tuple[Json
     """Extract the fields that the workflow file declares (name → JSON Schema) from a tool result. Return them as value and as tool result.
 
     Raises:
-        ToolFailed: A field is missing, or its value does not fit its schema.
+        ToolFailed: The result has no JSON object, a field without `default` is missing, or a value does not fit its schema.
     """
     value, problem = read_fields(result, fields)
     if value is None:
@@ -315,7 +316,8 @@ def read_fields(result: Complete, fields: dict[str, JsonObject]) -> tuple[JsonOb
     """Extract the fields that the workflow file declares (name → JSON Schema) from a tool result.
 
     The fields come from the structured content, or from a JSON object in the text. Missing fields get the `default` of their schema. Return
-    the fields and an empty string, or `None` and the problem if fields are missing or do not fit.
+    the fields and an empty string, or `None` and the problem if there is no JSON object, or fields without `default` are missing or do not
+    fit.
     """
     structured = result.structured
     found = cast("JsonObject", structured) if isinstance(structured, dict) else find_object(result.as_text())
@@ -349,7 +351,8 @@ def task_argument(tool: Tool) -> str:
 def incoming_text(messages: Sequence[JsonValue]) -> str:
     """Combine messages, which are outputs of earlier executors or the run's arguments, into one text that serves as a prompt.
 
-    Strings are used as they are, other values as JSON. An object with a single field is represented by the value of this field.
+    Strings are used as they are, other values as JSON. An object with a single field is represented by the value of this field. Empty
+    texts are left out.
     """
     texts: list[str] = []
     for message in messages:

@@ -89,7 +89,10 @@ class WorkflowExecutor(Executor):
 
     @property
     def output_types(self) -> list[Any]:
-        """Types of messages that this executor may send: outputs of the inner workflow, and its requests if it can make any."""
+        """Types of messages that this executor may send: outputs of the inner workflow, and its requests if it can make any.
+
+        The list does not depend on `allow_direct_output` and `propagate_request`, with which they are not sent as messages.
+        """
         asks = any(item.is_request_response_capable for item in self.workflow.executors.values())
         return [*self.workflow.output_types, *([SubWorkflowRequestMessage] if asks else [])]
 
@@ -102,14 +105,17 @@ class WorkflowExecutor(Executor):
         return list(self.workflow.output_types) if self.allow_direct_output else [Any]
 
     def can_handle(self, message: WorkflowMessage) -> bool:
-        """Return whether the inner workflow can begin with this message, or the message is a response to one of its requests."""
+        """Return whether the inner workflow can begin with this message, or the message is a response to a request."""
         if message.type is MessageType.RESPONSE or isinstance(message.data, SubWorkflowResponseMessage):
             return True
         return any(is_instance_of(message.data, kind) for kind in self.workflow.input_types)
 
     @handler
     async def handle_response_message(self, response: SubWorkflowResponseMessage, ctx: WorkflowContext[Any, Any]) -> None:
-        """Handle the response of another executor to a request of the inner workflow: pass it to the inner workflow."""
+        """Handle the response of another executor to a request of the inner workflow.
+
+        The inner workflow continues when each of its open requests has a response.
+        """
         await self._answered(response.source_event.request_id, response.data, ctx)
 
     @handler
@@ -119,7 +125,10 @@ class WorkflowExecutor(Executor):
 
     @response_handler
     async def handle_propagated_response(self, original_request: object, response: object, ctx: WorkflowContext[Any, Any]) -> None:
-        """Handle the response of the parent workflow's caller to a request of the inner workflow: pass it to the inner workflow."""
+        """Handle the response of the parent workflow's caller to a request of the inner workflow.
+
+        The inner workflow continues when each of its open requests has a response.
+        """
         await self._answered(ctx.request_id or "", response, ctx)
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """`SuperstepRunner`: does one run of a graph workflow, in supersteps (rounds) until no messages are left.
 
 A superstep delivers every waiting message. Messages with the same sender, edge group and target form a lane and are delivered one after the
-other; the lanes run concurrently. At the end of the superstep, the state that executors share is committed and a checkpoint is saved.
+other; the lanes run concurrently. Messages for an executor with `joins` form one lane, in which all but responses are delivered as one
+list. At the end of the superstep, the state that executors share is committed and a checkpoint is saved.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ logger = logging.getLogger(__name__)
 class Delivery:
     """A message to deliver to one executor in the current round of the run. `source_ids` are its senders.
 
-    There are several senders if the message is the list that a fan-in (edges from several executors to one) has collected.
+    There are several senders if the message is a list that a fan-in (edges from several executors to one) has collected, or that contains
+    the messages of a round for an executor with `joins`.
     """
 
     message: WorkflowMessage
@@ -151,10 +153,10 @@ class SuperstepRunner:
                 return
 
     async def _route(self, messages: Sequence[WorkflowMessage]) -> list[Lane]:
-        """Decide which executors receive the messages of a superstep (round). Return lanes: each target executor with its messages.
+        """Decide which executors receive the messages of a superstep (round). Return lanes: pairs of target executor and messages.
 
-        Messages of a lane are delivered one after the other, lanes concurrently. The lanes have the order of the messages, then of the
-        edges. A message that no edge can carry is dropped.
+        An executor may have several lanes. Messages of a lane are delivered one after the other, lanes concurrently. The lanes have the
+        order of the messages, then of the edges. A message that no edge can carry is dropped.
         """
         lanes: dict[tuple[Any, ...], Lane] = {}
         for message in messages:
@@ -225,7 +227,7 @@ class SuperstepRunner:
         """Collect a message for a fan-in (edges from several executors to one target).
 
         The target receives the messages as one list when every source has sent a message. Return the delivery of this list, as a pair with
-        the target's id, or an empty list while messages of some source are missing.
+        the target's id, or an empty list if messages of some source are missing, or the target has no handler for a list of such messages.
         """
         target_id, sources = group.edges[0].target_id, group.source_executor_ids
         if not self._accepts_list(target_id, message):

@@ -38,7 +38,7 @@ class TaskCheckpoints(CheckpointStorage):
     def _kept(self) -> JsonObject | None:
         """The object that `save` last stored with the task, with the keys `checkpoint` and `outputs`; `None` if nothing is stored.
 
-        Earlier versions stored only the checkpoint.
+        Earlier versions stored only the checkpoint; for such data, `outputs` is an empty list.
         """
         kept = cast("JsonObject | None", self._durable.kept(_NAME))
         return kept if kept is None or "checkpoint" in kept else {"checkpoint": kept, "outputs": []}

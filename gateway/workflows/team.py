@@ -101,7 +101,7 @@ class TeamPlan:
         """Build a workflow for one run that serves the tool call `call`. `tools` are the tools that `patterns` names, by the same ids.
 
         Raises:
-            ToolFailed: The tool of a participant has no text argument.
+            ToolFailed: The tool of a participant, orchestrator or manager has no text argument.
         """
         agents = [
             ToolAgent(tools[id_of(item)], name=id_of(item), has_judgement=pattern_of(item).startswith("agent/"))

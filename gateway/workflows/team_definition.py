@@ -66,7 +66,9 @@ class HandoffTeam(Closed):
     start: str | None = None
     """The participant that answers first. The default is the first in the list."""
     handoffs: dict[str, list[str]] | None = None
-    """Name of a participant → names of the participants to which it may hand over. By default each may hand over to every other."""
+    """Name of a participant → names of the participants to which it may hand over. By default each may hand over to every other.
+
+    If the key is given, participants without an entry cannot hand over."""
     return_to_start: bool = Field(default=False, alias="return-to-start")
     """Whether the user's answer goes to the participant in `start`, instead of the participant that asked."""
     autonomous_turns: int = Field(default=0, alias="autonomous-turns", ge=0)
@@ -83,11 +85,11 @@ class MagenticTeam(Closed):
     manager: Name
     """The agent that plans, follows the progress and gives the final answer."""
     max_rounds: int | None = Field(default=None, alias="max-rounds", ge=1)
-    """Maximum number of answers of participants."""
+    """Maximum number of the manager's judgements of the progress. At most one participant answers after each. Unlimited by default."""
     max_stalls: int = Field(default=3, alias="max-stalls", ge=0)
     """Number of answers without progress that are accepted before the manager makes a new plan."""
     max_resets: int | None = Field(default=None, alias="max-resets", ge=0)
-    """Maximum number of new plans after a lack of progress. Then the workflow ends."""
+    """Number of new plans after a lack of progress with which the workflow ends. The last of them is not followed."""
     review_plan: bool = Field(default=False, alias="review-plan")
     """Whether a person reviews the plan before the work begins."""
 

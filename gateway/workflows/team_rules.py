@@ -23,8 +23,8 @@ def team_key(file: WorkflowFile) -> str:
 def check_team(file: WorkflowFile, team: Team, keys: Sequence[str]) -> list[Problem]:
     """Check the orchestration `team` of a workflow file and return every problem.
 
-    `keys` are the keys in the file that define a graph or an orchestration. Each key except that of `team` is a problem, because a file may
-    define only one graph or orchestration.
+    `keys` are the keys in the file that belong to a graph or define an orchestration. Each key except that of `team` is a problem, because
+    a file may define only one graph or orchestration.
     """
     own = team_key(file)
     problems = [Problem(key, f"cannot be combined with `{own}`: a file is one graph or one orchestration") for key in keys if key != own]

@@ -66,6 +66,8 @@ class WorkflowTool:
         Raises:
             WorkflowFailed: An executor failed, or its tool is not available; the text names the executor.
             WorkflowInvalid: The Python function that should return the workflow failed.
+            InputUnavailable: The client cannot ask a person.
+            ToolFailed: A person declined to answer, an agent's tool has no text argument, or an output cannot be written as JSON.
         """
         await load("gateway.workflows.info_requests", "gateway.workflows.file_graph", "gateway.workflows.workflow_schemas")
         from gateway.workflows.info_requests import run_to_end
@@ -117,7 +119,9 @@ class WorkflowTool:
 def define(plan: WorkflowPlan) -> ToolDefinition:
     """Return the definition of a workflow's tool: name, description, input schema and output schema.
 
-    The schemas come from the workflow file, or from the type annotations of a workflow in Python if the file declares no `input`.
+    The input schema comes from `input` in the file. Without `input`, it comes from the type annotations of a workflow in Python; an
+    orchestration then has the text `message`, and a graph no argument. The output schema comes from the fields of the graph's output
+    executor, or from the annotations of a workflow in Python.
     """
     file = plan.file
     input_schema, output_schema = object_schema(file.input, is_closed=True), None
@@ -179,7 +183,7 @@ class RunNarrator(PassingCaller):
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Send a progress notification with the next number as its value; `progress` and `total` are ignored.
 
-        If the message equals the last one, the notification has no message.
+        If the message is empty or equals the last one, the notification has no message.
         """
         self._count += 1
         await self._caller.progress(float(self._count), None, self._lines.take(message))

@@ -1,9 +1,10 @@
 """Functions that record OpenTelemetry spans of workflow runs. They are called only if instrumentation is enabled.
 
 The span `workflow.run` contains a span `executor.process` for each message that an executor handles, `edge_group.process` for each decision
-of an edge group, and `message.send` inside the span of the sending executor. The spans `executor.process` and `edge_group.process` of a
-message are linked to its `message.send`, not nested in it. Only the class of an exception is recorded, because its text may contain user
-data. The span `workflow.build` is recorded in `builder`. Names are those of Microsoft's agent-framework.
+of an edge group (edges that decide together which executors receive a message), and `message.send` inside the span of the sending executor.
+The spans `executor.process` and `edge_group.process` of a message are linked to its `message.send`, not nested in it. Unless sensitive data
+is recorded, spans contain only the class of an exception, because its text may contain user data. The span `workflow.build` is recorded in
+`builder`. Names are those of Microsoft's agent-framework.
 """
 
 from __future__ import annotations

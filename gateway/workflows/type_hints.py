@@ -17,9 +17,9 @@ _UNIONS = (Union, types.UnionType)
 
 
 def is_instance_of(value: object, annotation: Any) -> bool:
-    """Return whether a value has the annotated type. The items of containers are checked too.
+    """Return whether a value has the annotated type. The items of lists, tuples, sets and mappings are checked too.
 
-    An annotation that cannot be checked, such as a type variable, fits every value.
+    An integer has the type `float`. An annotation that cannot be checked, such as a type variable, fits every value.
     """
     if annotation is Any or annotation is object or isinstance(annotation, TypeVar):
         return True
@@ -77,9 +77,9 @@ def is_compatible(source: Any, target: Any) -> bool:
 
 
 def coerced(value: object, annotation: Any) -> Any:
-    """Convert a JSON value to the class `annotation`: a dataclass, a pydantic model, a class with `from_dict`, or float.
+    """Convert a JSON object to the class `annotation`: a dataclass, a pydantic model, or a class with `from_dict`.
 
-    Return the value unchanged if it already has the type or cannot be converted.
+    For the class `float`, convert a boolean. Return the value unchanged if it already has the type or cannot be converted.
     """
     if is_instance_of(value, annotation) or not isinstance(annotation, type):
         return value

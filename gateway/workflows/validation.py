@@ -167,7 +167,7 @@ def validate_workflow_graph(
 
 
 def unknown_id(name: str, executors: Mapping[str, Executor]) -> str:
-    """Return the error text for an executor id that the graph does not contain, with the most similar id as a suggestion."""
+    """Return the error text for an executor id that the graph does not contain, with the most similar id, if any, as a suggestion."""
     return f"No executor has the id {name!r}; it is not present in the workflow graph. {did_you_mean(name, executors)}".rstrip()
 
 

@@ -39,7 +39,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """An arrow in the drawing of a workflow, from one box to another: an edge of the graph."""
+    """An arrow in the drawing of a workflow, from one box to another: an edge of the graph, or a part of an edge through a fan-in."""
 
     source: str
     target: str

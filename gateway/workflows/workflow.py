@@ -71,9 +71,11 @@ class Workflow(WorkflowGraph, FormerMethods):
         the tool call that the run serves.
 
         Raises:
-            ValueError: The arguments cannot be combined, or a response has an unknown id or the wrong type.
+            ValueError: The arguments cannot be combined, a response has an unknown id or the wrong type, or no storage is known for the
+                checkpoint.
             RuntimeError: Another run has not ended (raised by the call itself), or `responses` are given but no request is open.
-            WorkflowCheckpointException: The checkpoint does not exist, or was made by another graph.
+            WorkflowCheckpointException: The checkpoint does not exist, cannot be read or was made by another graph, or a new checkpoint
+                cannot be stored.
             WorkflowConvergenceException: Messages were left after `max_iterations` supersteps (rounds).
             Exception: Any exception that an executor raised.
         """

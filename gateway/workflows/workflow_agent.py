@@ -112,7 +112,8 @@ class WorkflowAgent(BaseAgent):
         """Run the workflow with the messages as its input. Return the response, or with `stream=True` a stream of its parts.
 
         If the workflow has open requests, it continues with the responses that the messages must contain: `function_result` contents with
-        the request's id as call id, or approval responses. With a `checkpoint_id`, the workflow is first restored from the checkpoint.
+        the request's id as call id, or approval responses. With a `checkpoint_id`, the workflow first continues from the checkpoint. If
+        messages are given, the outputs of that run are dropped, and the messages are then handled as described above.
 
         Raises:
             AgentError: The workflow has open requests, but the messages contain no response, or contain contents that are not responses.

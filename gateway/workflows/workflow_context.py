@@ -91,14 +91,17 @@ class WorkflowContext(Generic[OutT, W_OutT]):
 
     @property
     def source_executor_ids(self) -> list[str]:
-        """Ids of the executors that sent the message; `["Workflow"]` for the run's first message."""
+        """Ids of the executors that sent the message; `["Workflow"]` for the run's first message.
+
+        In a response handler, it is `["internal:ID"]` with the id of this executor, which made the request.
+        """
         return self._source_executor_ids
 
     def get_source_executor_id(self) -> str:
         """Return the id of the executor that sent the message.
 
         Raises:
-            RuntimeError: The message is a list that several executors sent.
+            RuntimeError: The message is a list that the engine combined from several messages.
         """
         if len(self._source_executor_ids) > 1:
             raise RuntimeError("The message has several sources; read source_executor_ids.")
@@ -120,7 +123,10 @@ class WorkflowContext(Generic[OutT, W_OutT]):
         await self._scope.yield_output(self._executor_id, output)
 
     async def add_event(self, event: WorkflowEvent[Any]) -> None:
-        """Report an event to the caller of the run. An event whose type only the engine may report is replaced by a `warning` event."""
+        """Report an event to the caller of the run.
+
+        An event with `origin` `EXECUTOR` whose type only the engine may report (`RESERVED_TYPES`) is replaced by a `warning` event.
+        """
         if event.type in RESERVED_TYPES and event.origin is WorkflowEventSource.EXECUTOR:
             text = f"Executor {self._executor_id!r} reported {event.type!r}, which only the engine may report; the event was dropped."
             event = WorkflowEvent.warning(text)

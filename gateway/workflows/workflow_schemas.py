@@ -92,7 +92,7 @@ def message_of(workflow: Runnable, arguments: JsonObject, *, is_derived: bool) -
 
 
 def schema_of_type(kind: Any, *, is_output: bool = False) -> JsonObject | None:
-    """Return the JSON Schema of a Python type as pydantic generates it; `None` if this is not possible."""
+    """Return the JSON Schema of a Python type as pydantic generates it; `None` for `Any`, `object` and types without a schema."""
     if kind is Any or kind is object:
         return None
     try:
@@ -105,7 +105,8 @@ def to_result(outputs: Sequence[Any], *, is_structured: bool = False) -> Complet
     """Combine the outputs of a workflow run into one tool result, with content blocks for each output.
 
     A single output that is an object is also the structured content. With several outputs, the structured content is the last output if
-    `is_structured`; otherwise it is an object with the list `outputs`, if any output is an object.
+    `is_structured`; otherwise it is an object with the list `outputs`, if any output is an object. Without outputs, the result is a text
+    that says so.
 
     Raises:
         ToolFailed: An output cannot be written as JSON.
@@ -126,7 +127,7 @@ def to_result(outputs: Sequence[Any], *, is_structured: bool = False) -> Complet
 
 
 def text_of(output: Any) -> str:
-    """Return an output of a workflow as text: the text of a result or message, a string itself, other values as JSON."""
+    """Return an output of a workflow as text: the text of a result or message, a string itself, other values as JSON or with `str`."""
     if isinstance(output, Complete):
         return output.as_text()
     if isinstance(output, AgentResponse | AgentResponseUpdate | Message):
@@ -159,7 +160,10 @@ def _result_of(output: Any) -> Complete | None:
 
 
 def _kinds_of(workflow: Runnable) -> list[Any]:
-    """Return the types of messages with which a run can begin. Types of this package are left out, because only executors send them."""
+    """Return the types of messages with which a run can begin.
+
+    Types of the package `gateway` other than `Message` are left out if there are other types, because only executors send them.
+    """
     kinds = [kind for item in workflow.input_types for kind in members(item) if kind is not NoneType]
     own = [kind for kind in kinds if not str(getattr(kind, "__module__", "")).startswith("gateway.") or kind is Message]
     return own or kinds

@@ -1,7 +1,7 @@
 """`GroupChatBuilder`: builds workflows in which participants answer in one conversation, and an orchestrator chooses the next speaker.
 
 The orchestrator uses a function of the conversation's state, or an agent that answers with its choice. Every participant gets every
-message; only the chosen participant answers.
+message, except tool calls and their results; only the chosen participant answers.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class BaseGroupChatOrchestrator(Executor):
         self._conversation: list[Message] = []
 
     def meet(self, executors: dict[str, Executor]) -> None:
-        """Set the participants of the conversation, given by id. The builder of the workflow calls this method once."""
+        """Set the participants of the conversation, given by id. The builder calls this method when it builds a workflow."""
         self.participants = OrderedDict((name, describe(item)) for name, item in executors.items())
         self._agents = {name for name, item in executors.items() if isinstance(item, AgentExecutor)}
 
@@ -385,7 +385,8 @@ class GroupChatBuilder(ReviewBuilder, StoredBuilder):
 
         Exactly one of `orchestrator_agent`, `orchestrator` and `selection_func` chooses the next speaker. `orchestrator_agent` and
         `orchestrator` may also be functions that return the agent or executor; they are called once per built workflow. The conversation
-        ends after `max_rounds` answers, or when `termination_condition` returns true.
+        ends after `max_rounds` answers, or when `termination_condition` returns true. Both are ignored with `orchestrator`, which has its
+        own limits. `orchestrator_name`, the author of the final message, is only used with `selection_func`.
 
         Raises:
             ValueError: More than one of the three arguments that choose the speaker is given.
@@ -401,12 +402,18 @@ class GroupChatBuilder(ReviewBuilder, StoredBuilder):
         self._max_rounds = max_rounds
 
     def with_termination_condition(self, termination_condition: TerminationCondition) -> Self:
-        """Set a sync or async function that gets the conversation's messages and returns whether the conversation ends."""
+        """Set a sync or async function that gets the conversation's messages and returns whether the conversation ends.
+
+        Ignored if the orchestrator is an executor, which has its own condition.
+        """
         self._condition = termination_condition
         return self
 
     def with_max_rounds(self, max_rounds: int | None) -> Self:
-        """Set the number of participants' answers after which the conversation ends; `None` means no limit."""
+        """Set the number of participants' answers after which the conversation ends; `None` means no limit.
+
+        Ignored if the orchestrator is an executor, which has its own limit.
+        """
         self._max_rounds = max_rounds
         return self
 

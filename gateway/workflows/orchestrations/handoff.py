@@ -1,7 +1,8 @@
 """`HandoffBuilder`: builds workflows in which agents hand a conversation over to each other, and otherwise ask the user.
 
 Every agent gets a tool `handoff_to_<name>` for each agent to which it may hand over. A call of this tool ends the run of the calling agent,
-and the other agent answers. If an agent answers without a handoff, the user is asked. Every agent gets every message, except tool calls.
+and the other agent answers. If an agent answers without a handoff, the user is asked, unless the conversation ends or the agent continues
+on its own (`with_autonomous_mode`). Every agent gets every message, except tool calls and their results.
 """
 
 from __future__ import annotations
@@ -71,7 +72,10 @@ class HandoffConfiguration:
 
 
 def handoff_tool_name(target_id: str) -> str:
-    """Return the name of the tool that hands the conversation over to this agent: `handoff_to_<id>`, at most 64 characters."""
+    """Return the name of the tool that hands the conversation over to this agent: `handoff_to_<id>`.
+
+    Characters other than ASCII letters, digits, `_` and `-` become `_`, and the name is cut to 64 characters.
+    """
     return ("handoff_to_" + _NOT_IN_NAMES.sub("_", target_id))[:64]
 
 
@@ -224,7 +228,7 @@ class HandoffAgentExecutor(AgentExecutor):
 class HandoffBuilder(StoredBuilder):
     """Builds a workflow in which agents hand a conversation over to each other, and otherwise ask the user.
 
-    Every answer of an agent is an output of the workflow. Unless `add_handoff` is called, every agent may hand over to every other agent.
+    By default, every answer of an agent is an output of the workflow, and every agent may hand over to every other agent.
     """
 
     def __init__(
@@ -258,7 +262,7 @@ class HandoffBuilder(StoredBuilder):
         """Set the agents that take part in the conversation. May be called once.
 
         Raises:
-            ValueError: The list is empty or contains an agent twice, or the participants were set before.
+            ValueError: The list is empty, two agents have the same name, or the participants were set before.
             TypeError: A participant is not an `Agent`; other kinds of agents cannot get handoff tools.
         """
         if self._agents:
@@ -272,6 +276,8 @@ class HandoffBuilder(StoredBuilder):
 
     def add_handoff(self, source: Agent | str, targets: Sequence[Agent | str], *, description: str | None = None) -> Self:
         """Allow the agent `source` to hand the conversation over to the agents in `targets`.
+
+        After the first call, only handoffs that this method has allowed are possible.
 
         `description` is the description of the handoff tools for the model, which decides when to hand over.
 

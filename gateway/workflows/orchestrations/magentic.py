@@ -47,7 +47,7 @@ class MagenticOrchestratorEvent:
 
 
 class MagenticResetSignal:
-    """Message to the participants of a magentic workflow: drop the conversation so far, because the manager makes a new plan."""
+    """Message to the participants of a magentic workflow: drop the conversation so far, because there was no progress."""
 
 
 @dataclass
@@ -88,7 +88,7 @@ class MagenticPlanReviewRequest:
 
 
 class MagenticAgentExecutor(AgentExecutor):
-    """The executor of an agent in a magentic workflow. It drops the agent's conversation when the manager makes a new plan."""
+    """The executor of an agent in a magentic workflow. It drops the agent's conversation after a lack of progress."""
 
     @handler
     async def handle_magentic_reset(self, signal: MagenticResetSignal, ctx: WorkflowContext[Any, Any]) -> None:
@@ -218,7 +218,7 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
 class MagenticBuilder(StoredBuilder):
     """Builds a workflow in which a manager makes a plan, instructs participants, and makes a new plan if progress stops.
 
-    The final answer of the manager is the output of the workflow.
+    The final answer of the manager is the output of the workflow; if a limit ends the work, a text that names the limit.
     """
 
     def __init__(

@@ -119,8 +119,9 @@ class MagenticProgressLedger:
 class MagenticContext:
     """The state of a magentic workflow's work on one task, which is passed to the methods of the manager.
 
-    `round_count` is the number of the manager's judgements of the progress. A judgement that there is no progress increases `stall_count`;
-    every other judgement decreases it. `reset_count` is the number of new plans because of a lack of progress.
+    `round_count` is the number of the manager's judgements of the progress. A judgement that there is no progress, or that the work is in a
+    loop, increases `stall_count`; every other judgement decreases it, to 0 at least. `reset_count` is the number of new plans because of a
+    lack of progress.
     """
 
     task: str
@@ -152,8 +153,8 @@ class MagenticManagerBase:
     def __init__(self, *, max_stall_count: int = 3, max_reset_count: int | None = None, max_round_count: int | None = None) -> None:
         """Set the limits of the work on a task.
 
-        After more than `max_stall_count` judgements of a lack of progress, the manager makes a new plan. The work ends after
-        `max_reset_count` new plans, or after `max_round_count` judgements; `None` means no limit.
+        If `MagenticContext.stall_count` exceeds `max_stall_count`, the manager makes a new plan. The work ends after `max_reset_count` such
+        plans (the last of them is not followed), or after `max_round_count` judgements; `None` means no limit.
         """
         self.max_stall_count = max_stall_count
         self.max_reset_count = max_reset_count
@@ -205,7 +206,7 @@ class StandardMagenticManager(MagenticManagerBase):
         progress_ledger_prompt: str | None = None,
         final_answer_prompt: str | None = None,
     ) -> None:
-        """Create a manager that asks `agent`. The three limits are those of `MagenticManagerBase`.
+        """Create a manager that asks `agent`. The limits `max_…_count` are those of `MagenticManagerBase`.
 
         `progress_ledger_retry_count` is the maximum number of attempts to get a judgement that can be parsed. A prompt may contain the
         placeholders of the default prompt that it replaces: `{task}`, `{team}`, `{facts}`, `{old_facts}`, `{plan}`, `{names}`.
@@ -232,10 +233,12 @@ class StandardMagenticManager(MagenticManagerBase):
         return await self._plan(magentic_context, facts, self._plan_update_prompt)
 
     async def create_progress_ledger(self, magentic_context: MagenticContext) -> MagenticProgressLedger:
-        """Ask the agent to judge the progress, and return the judgement. Ask again if the answer cannot be parsed.
+        """Ask the agent to judge the progress, and return the judgement.
+
+        Ask again if the answer cannot be parsed, or if its next speaker is not a participant and the task is not finished.
 
         Raises:
-            WorkflowError: No answer could be parsed within the allowed number of attempts.
+            WorkflowError: No answer could be used within the allowed number of attempts.
         """
         context = magentic_context
         names = list(context.participant_descriptions)

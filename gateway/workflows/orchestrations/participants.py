@@ -84,7 +84,7 @@ class ParticipantBuilder:
         workflow. `storage` gets the checkpoints of runs.
 
         Raises:
-            ValueError: The list of participants is empty, or contains a participant twice.
+            ValueError: The list of participants is empty, or two participants have the same id.
             TypeError: A participant is neither an agent nor an executor.
         """
         self._name = name
@@ -111,8 +111,8 @@ class ParticipantBuilder:
     ) -> dict[str, Executor]:
         """Return an executor for each participant, by id.
 
-        A participant that is an executor is returned itself. `make` creates the executor of an agent; the default is `AgentExecutor`, and
-        `ReviewedAgentExecutor` for agents whose answers a person reviews.
+        A participant that is an executor is returned itself. An agent whose answers a person reviews gets a `ReviewedAgentExecutor`. `make`
+        creates the executors of other agents; the default is `AgentExecutor`.
         """
         made: dict[str, Executor] = {}
         for name, item in self._given.items():
@@ -129,8 +129,8 @@ class ParticipantBuilder:
     ) -> WorkflowBuilder:
         """Return a `WorkflowBuilder` with the start executor and the selected outputs. The caller adds the edges to the builder.
 
-        `always` are ids of executors whose outputs are always outputs of the workflow. `default` are ids of further output executors if the
-        user selected none.
+        `always` are ids of executors whose outputs are always outputs of the workflow. `default` are ids of further output executors if
+        the user selected none (`_outputs`).
         """
         outputs, intermediates = self._outputs(executors, default=default, always=always)
         return WorkflowBuilder(
@@ -157,7 +157,8 @@ class ParticipantBuilder:
     ) -> tuple[list[str], list[str]]:
         """Return two lists of executor ids: of those that yield outputs of the workflow, and of those that yield intermediate outputs.
 
-        `default` are ids for the first list if the user selected nothing; `always` are ids that are in the first list in any case.
+        `always` are ids that are in the first list in any case. `default` are ids for the first list if the user set no `output_from`; they
+        are not used if `intermediate_output_from` is `all` or `all_other`.
 
         Raises:
             ValueError: The user's selection is invalid.
@@ -256,7 +257,7 @@ def spoken(messages: Sequence[Message]) -> list[Message]:
 
 
 async def finish(ctx: WorkflowContext[Any, Any], message: Message) -> None:
-    """Yield the final message of an orchestration as an output, in an `AgentResponseUpdate` if the run is streamed."""
+    """Yield the final message of an orchestration as an output: an `AgentResponse`, or an `AgentResponseUpdate` if the run is streamed."""
     if ctx.is_streaming():
         await ctx.yield_output(AgentResponseUpdate(list(message.contents), message.role, message.author_name, message.message_id))
     else:

@@ -22,7 +22,7 @@ class InputToConversation(Executor):
 
 
 class SequentialBuilder(ReviewBuilder):
-    """Builds a workflow that runs agents and executors one after the other. The last participant's output is the workflow's output."""
+    """Builds a workflow that runs agents and executors one after the other. By default, the last one's output is the workflow's output."""
 
     def __init__(
         self,
