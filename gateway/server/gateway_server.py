@@ -52,13 +52,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 5.0
-"""Seconds that a stopping server waits for running steps that must not run twice, of durable tasks (calls that continue after a restart).
+"""Maximum seconds that a stopping server waits for running steps of durable tasks (calls that continue after a restart), if these steps
+must not run twice.
 
 If such a step is interrupted, the next start cannot repeat it."""
 
 REVOKED_SECONDS = 2.0
-"""Seconds between two checks for revoked API keys. A check ends the running calls and tasks of callers whose key was revoked. New requests
-with a revoked key are rejected at once."""
+"""Seconds between two checks for revoked and expired API keys. A check ends the running calls and tasks of the callers with such a key.
+New requests with such a key are rejected at once."""
 
 AGUI_PATH = "/agui/"
 """URL path below which applications run agents over the AG-UI protocol: `/agui/<agent>`."""

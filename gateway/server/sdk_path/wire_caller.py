@@ -126,7 +126,10 @@ class WireCaller:
         return bool(self._opened)
 
     async def close(self) -> None:
-        """Notify a 2025 client that the requests for input whose URLs it opened are complete (`notifications/elicitation/complete`)."""
+        """Notify a 2025 client that requests for input whose URLs it opened are complete (`notifications/elicitation/complete`).
+
+        These are the requests to which the gateway added the `elicitationId`.
+        """
         for elicitation_id in self._opened:
             notification = ElicitCompleteNotification(params=ElicitCompleteNotificationParams(elicitation_id=elicitation_id))
             await self._session.send_notification(notification, related_request_id=self._request_id)
