@@ -48,7 +48,7 @@ class CallFailure:
     """The failure of a tool call that raised an exception. The server, tasks and AG-UI each send it to the caller in their own form."""
 
     error: RpcError
-    """The JSON-RPC error with which a task ends; its text and code are the same in all forms."""
+    """The failure as a JSON-RPC error. A task or AG-UI run ends with its code and text; the result of a `tools/call` has the same text."""
     is_result: bool
     """Whether a `tools/call` request is answered with a result with `isError`, because a model can act on the text."""
 

@@ -197,7 +197,8 @@ class GatewayServer:
     async def _end_revoked(self, runner: TaskRunner | None, current: CurrentCaller) -> None:
         """Check regularly, until cancelled, for callers whose API key is no longer valid, and end their calls and tasks.
 
-        `current` returns a caller with its current rights, or `None` if its key is no longer valid.
+        Tasks are also ended if the caller's key is valid but no longer allows the tool of the task. `current` returns a caller with its
+        current rights, or `None` if its key is no longer valid.
         """
         while True:
             await anyio.sleep(REVOKED_SECONDS)

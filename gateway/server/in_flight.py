@@ -36,8 +36,7 @@ _SCOPE_KEY = "moongate.started"
 HAND_OVER_SECONDS = 1.0
 """Maximum seconds for which a call that was started without the MCP SDK runs before it is handed over to the SDK path.
 
-It is handed over up to `HAND_OVER_SECONDS / CHECKS` earlier. The SDK keeps silent connections alive and notices a
-client's disconnect.
+It is handed over up to `HAND_OVER_SECONDS / CHECKS` earlier. The SDK keeps silent connections alive and notices a client's disconnect.
 """
 
 CHECKS = 4

@@ -237,7 +237,7 @@ class ParkedCalls:
         """Run `work`, and store its outcome in `parked`.
 
         If the client has no request open when the work ends, the outcome is kept for the client's next request, until the parked call
-        expires (`ttl_seconds` after the last request).
+        expires (`ttl_seconds` after the result of the last request).
         """
         try:
             with parked.scope:

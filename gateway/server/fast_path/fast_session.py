@@ -79,8 +79,8 @@ class Stream:
 class FastSession(Channel):
     """A 2025 HTTP session that the fast path serves without the MCP SDK.
 
-    Once the client has received a notification on a listening GET, the last notifications (`NotificationLog`) are stored for it, in case
-    it reconnects with `Last-Event-ID`.
+    After the first notification on a listening GET, the last notifications (`NotificationLog`) are stored, for a client that reconnects
+    with `Last-Event-ID`.
     """
 
     __slots__ = ("_end", "_heir", "body", "legacy", "log", "moving", "stream", "wire_id")

@@ -303,7 +303,10 @@ def _may_open(head: Head) -> bool:
 
 
 def _is_usual(session: FastSession, head: Head) -> bool:
-    """Whether a request repeats no header and names no other protocol version than its session's, which is not moving to the SDK path."""
+    """Whether the fast path (without the MCP SDK) may answer a request of a session, as far as the request's head shows.
+
+    The request repeats no header and names no other protocol version than its session's, and the session is not moving to the SDK path.
+    """
     version = head.fields.get(_VERSION)
     is_same = version is None or version.decode() == session.legacy.profile.protocol_version
     return is_same and head.is_single and session.moving is None

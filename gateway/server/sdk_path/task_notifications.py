@@ -144,7 +144,7 @@ class TaskNotifications:
     async def _notify_session(self, session: LegacySession, task: Task, runner: TaskRunner) -> None:
         """Notify the 2025 session that started a task of changes of the task's status or message, until the task or the session ends.
 
-        Changes within `SPACING_SECONDS` are combined.
+        A change less than `SPACING_SECONDS` after a notification is reported with the next change.
         """
         said = legacy_task(task)
         try:
