@@ -68,7 +68,10 @@ class WireCaller:
             await self._progress.report(progress, total, message)
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
-        """Send a log message (`notifications/message`) at a bounded rate. It is dropped if its level is below the client's log level."""
+        """Send a log message (`notifications/message`) at a bounded rate.
+
+        The message is dropped if its level is below the client's log level, or if a 2026 client declared no log level.
+        """
         if wants_level(self.log_level, level):
             await self._logs.log(level, data, logger)
 
