@@ -89,7 +89,7 @@ class Acceptance:
         `state_folder` is `storage.dir` of the configuration. Later calls read the same folders again, and ignore their arguments.
 
         Raises:
-            StorageError: A record is damaged.
+            StorageError: A record is damaged or cannot be read.
         """
         if self._records:
             self._records = [(record, record.read()) for record, _ in self._records]
@@ -141,7 +141,8 @@ class Acceptance:
         """Return a copy of a configuration that leaves out the entries whose commands a person must accept before they run.
 
         `written` is this configuration, as it was read from its file, and `running` the configuration in use. If `running` has an earlier
-        version of an entry that is left out, the copy contains the earlier version.
+        version of a server, of `skills.scripts` or of `agents.middleware`, the copy contains the earlier version instead of the entry that
+        is left out. Without `running`, `agents.middleware` is not left out: `agents.source` calls `refusal` before it imports the modules.
 
         Raises:
             StorageError: A record is damaged.

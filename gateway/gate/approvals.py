@@ -151,7 +151,8 @@ class Approvals:
         default_by: Callable[[], ApprovalBy] = lambda: "caller",
         chosen_by: Callable[[], ApprovalBy | None] = lambda: None,
     ) -> None:
-        """`records` stores questions that wait for a person's answer. Without it, calls whose client cannot show a form are refused.
+        """`records` stores questions that wait for a person's answer. Without it, calls that the caller cannot approve in a form are
+        refused.
 
         A person may also approve a call and similar future calls ("always"); such a standing approval is valid for `standing_days`, and is
         not offered if this is 0. `default_by` returns who may approve if the policy of a source does not set it, and `chosen_by` the value
@@ -219,7 +220,8 @@ class Approvals:
         the same key is used, without asking again.
 
         Raises:
-            PolicyDenied: Too many questions of this caller are pending.
+            PolicyDenied: Too many questions of this caller are pending, or there is no list of questions, and no form can be shown.
+            InputUnavailable, InputWithdrawn: The client that must show the form cannot be asked, or its connection ended.
             StorageError: The question or the decision cannot be stored in the database.
         """
         durable, place = ctx.ports.durable if key else None, f"{key}/{digest_of(question.shown)}"
@@ -306,7 +308,7 @@ class Approvals:
     async def _by_list(self, question: Question, ctx: CallContext, by: ApprovalBy, key: str) -> tuple[Decision | Literal["expired"], str]:
         """Put a question on the list of pending questions (in the database), and wait until a person decides, or the question expires.
 
-        Return the decision, and the id of the principal that decided.
+        Return the decision, and the id of the principal that decided; an empty id if nobody decided.
         """
         ended = await self._wait_on_list(question, ctx, key, hint="moongate approvals approve {id}` or `deny", by=by)
         decision = _DECISIONS.get(ended.state)
@@ -323,7 +325,7 @@ class Approvals:
 
         Raises:
             InputExpired: Nobody answered in time.
-            PolicyDenied: Too many questions of this caller are pending.
+            PolicyDenied: Too many questions of this caller are pending, or there is no list of questions (`records` is `None`).
             StorageError: The question cannot be put on the list.
         """
         fields_wanted = cast("JsonMapping", form.get("properties") or {})

@@ -1,4 +1,4 @@
-"""`Approvers`: decides, from the current configuration, who approves calls by default, and which principals may approve any calls.
+"""`Approvers`: decides, from the current configuration, who approves calls by default, and which principals may approve calls at all.
 
 `Approvals` uses it if the policy of a source names no approver; the catalog uses it to show the tool `review_approvals`.
 """

@@ -23,7 +23,8 @@ AUDITED = frozenset(
         "script.finished",
     }
 )
-"""Kinds of events that are written to the audit log: decisions about calls and commands, and calls with side effects."""
+"""Kinds of events that are written to the audit log: decisions about calls and commands, runs of scripts, and (`call.audited`) runs of
+code that agents and workflows define themselves: calls of tools that may change something, and code that runs while a file is loaded."""
 
 
 def audit(events: EventStream, records: Records) -> Callable[[], None]:

@@ -36,7 +36,7 @@ because context providers create new tool objects for each run."""
 class OwnTool(GuardedTool):
     """A tool that an agent or workflow defines itself, wrapped so that each call passes the checks of policy.
 
-    It offers the attributes of the wrapped tool to the middleware of an agent's run.
+    The middleware of an agent's run finds the wrapped tool in `original`, and its attribute `additional_properties`.
     """
 
     __slots__ = ("original",)

@@ -18,7 +18,10 @@ from gateway.tools.base import ToolDefinition
 
 
 def judge_definition(definition: ToolDefinition) -> Pass | Reject:
-    """Return a refusal if a tool's definition contains hidden (invisible) characters anywhere. For policies with `hiddenText: refuse`."""
+    """Return a refusal if a tool's definition contains hidden (invisible) characters anywhere, else `PASS`.
+
+    Used for policies with `hiddenText: refuse`.
+    """
     return judge_hidden_text(definition.to_wire(), "The definition")
 
 

@@ -76,8 +76,10 @@ class ReadResult:
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         """Return the requested part of a stored result: the first content block is its text, the second describes how to read on.
 
+        A search returns one content block with all matches.
+
         Raises:
-            ToolFailed: The result is unknown to this caller, or the part does not exist.
+            ToolFailed: The result is unknown to this caller, the part does not exist, or the call selects parts in more than one way.
         """
         chosen = [name for name in _SELECTORS if arguments.get(name) is not None]
         if len(chosen) > 1:

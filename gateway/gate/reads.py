@@ -119,7 +119,7 @@ class ReadCall(GatedCall[Finished | InputRequired]):
     async def judge_outcome(self, outcome: Finished | InputRequired) -> Finished | InputRequired:
         """Check the result of the read: remove or refuse hidden characters, then shorten or refuse a result over the size limit.
 
-        A large result is checked in a worker thread.
+        A large result is checked in a worker thread. Requests for input over the size limit are refused.
         """
         read, store = self._read, self.gate.services.store
         rules = self._gate.rules

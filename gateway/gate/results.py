@@ -1,15 +1,16 @@
 """Checks the results of calls and reads for hidden characters and size; shortens large results, and stores them whole (`ResultStore`).
 
-A shortened result keeps its order, its images, `isError`, annotations and `_meta`. Each text that is cut is replaced by its first part,
-a notice (size, shape, how to read on) and a link. The stored bytes are exactly those of the text. `policy.result_limits` decides which
-results are shortened; `gate.tools` and `gate.reads` call this module; the tool `read_result` reads stored results.
+A shortened result keeps its order, its images, `isError`, annotations and `_meta`. Each text that is cut is replaced by its first part, a
+notice (size, shape, how to read on) and a link. The stored bytes are exactly those of the text. If too many texts must be cut, one JSON
+document of all texts is stored instead, and its first part replaces them. `policy.result_limits` decides which results are shortened;
+`gate.tools` and `gate.reads` call this module; the tool `read_result` reads stored results.
 
-Decided: structured content over the size limit is removed if the tool has no output schema. With a schema, it is cut (fewer items, shorter
-strings) if the cut value still matches the schema, and marked as cut if the schema allows another key; if no cut value matches, the result
-becomes an error without structured content. Because: a client must not take a part for the whole, and a client that follows the
-specification rejects a result without its promised structured content, unless the result is an error (both SDKs do). As an error, the first
-part of the text and the link reach the model. Instead of: sending all of it (it floods the context), or removing it without a notice (the
-client fails). Revisit: when the protocol can mark a result as partial.
+Decided: structured content over the size limit is removed if the tool has no output schema or the result is an error. With a schema, it is
+cut (fewer items, shorter strings) if the cut value still matches the schema, and marked as cut if the schema allows another key; if no cut
+value matches, the result becomes an error without structured content. Because: a client must not take a part for the whole, and a client
+that follows the specification rejects a result without its promised structured content, unless the result is an error (both SDKs do). As an
+error, the first part of the text and the link reach the model. Instead of: sending all of it (it floods the context), or removing it
+without a notice (the client fails). Revisit: when the protocol can mark a result as partial.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ NOTICE_BYTES = 700
 """Estimated bytes of the notice and the link that replace the rest of a text in a shortened result."""
 
 MAX_PARTS = 16
-"""Maximum number of texts of one result that are stored separately. If more texts must be cut, all are stored as one JSON document."""
+"""Maximum number of texts of one result that are stored separately. If more texts must be cut, or
+cutting single texts is not enough, all are stored as one JSON document."""
 
 _LEVELS = ((64, 2_048), (16, 512), (4, 128), (1, 64), (0, 16))
 """Sizes to which structured content is cut: items per list and characters per string. They are tried in order until the result fits."""
@@ -138,7 +140,7 @@ class Judged:
 def judge_whole(result: JsonObject, rules: ResultRules, store: ResultStore | None, source: ResultOrigin) -> Judged | None:
     """Check a result for hidden characters, then its size. Return its replacement; `None` if it passes unchanged. Blocks.
 
-    A result over the size limit is stored whole in `store`, and shortened; without `store` it is refused.
+    A result over the size limit is stored whole in `store`, and shortened. Without `store`, or over `max_kept_bytes`, it is refused.
     """
     cleaned, verdict = _judge(result, rules)
     if isinstance(verdict, Shorten):
@@ -259,9 +261,9 @@ class _Shortening:
         return shortened
 
     def _choose(self, parts: Sequence[_Part], total: int) -> tuple[set[int], int]:
-        """Choose which texts (or structured content) to cut, largest first, until the result fits. Return their indexes and the new size.
+        """Choose which texts (or structured content) to cut, largest first, until the result fits or only short texts are left.
 
-        The size is an estimate in bytes.
+        Return their indexes and the new size, an estimate in bytes.
         """
         chosen: set[int] = set()
         for part in sorted(parts, key=lambda p: -p.size):
@@ -390,7 +392,10 @@ def _duration(seconds: float) -> str:
 
 
 def _prune(value: JsonValue, items: int, characters: int) -> JsonValue:
-    """Return a copy of a JSON value in which lists have at most `items` items, and strings at most `characters` characters."""
+    """Return a copy of a JSON value in which lists have at most `items` items, and strings at most `characters` characters.
+
+    Objects have at most `_MAX_MAP_KEYS` keys.
+    """
     if isinstance(value, dict):
         mapping = cast("JsonMapping", value)
         return {key: _prune(mapping[key], items, characters) for key in list(mapping)[:_MAX_MAP_KEYS]}

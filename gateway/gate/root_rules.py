@@ -1,8 +1,8 @@
 """`RootRules`: decides which folders an agent may read and write. An agent's file names these folders in `files` and `memory`.
 
-A folder is refused if the agent could change code or settings that the gateway executes. This module collects the protected files and
-folders: the configuration, its lock file, the state folder, agents, skills, modules, the programs of servers, and the folders in which
-Python and the operating system look for code. `policy.root_policy` compares a folder with them. Used by `local_sources`.
+A folder is refused if the agent could change code or settings that the gateway executes, or read the state folder. This module collects the
+protected files and folders: the configuration, its lock file, the state folder, agents, skills, modules, the programs of servers, and the
+folders in which Python and the operating system look for code. `policy.root_policy` compares a folder with them. Used by `local_sources`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class RootRules:
         return verdict.reason if isinstance(verdict, Reject) else None
 
     def remark(self, root: Path) -> str | None:
-        """Return a warning if an agent that may read the folder `root` can read the configuration there; else `None`. Blocks."""
+        """Return a warning if an agent that may read `root` can read the configuration or its lock file there; else `None`. Blocks."""
         return remark_root(str(root), place_of(root), self._protected())
 
     def _protected(self) -> list[Protected]:
@@ -64,7 +64,7 @@ class RootRules:
         return [*self._fixed, *named, *self._loaded_code()]
 
     def _loaded_code(self) -> Iterator[Protected]:
-        """Yield the folders of the Python modules that this process has imported, which agents must not be able to change.
+        """Yield the folders of `files` and of the Python modules that this process has imported: agents must not be able to change them.
 
         The folder of a package is protected with everything below it.
         """

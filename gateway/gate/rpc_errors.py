@@ -36,7 +36,8 @@ PARKED_CALL = "parked call"
 belongs to another principal."""
 
 _RELAYED_CODES = frozenset({INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_CAPABILITY, -32042})
-"""JSON-RPC error codes that are relayed: if a remote server answers with one of them, the client receives its code, message and data."""
+"""JSON-RPC error codes that are relayed: if a remote server answers with one of them, and the protocol era of the client defines the code,
+the client receives code, message and data of the error."""
 
 _MODERN_ONLY = frozenset({MISSING_REQUIRED_CLIENT_CAPABILITY})
 _LEGACY_ONLY = frozenset({-32042})
@@ -47,7 +48,7 @@ class CallFailure:
     """The failure of a tool call that raised an exception. The server, tasks and AG-UI each send it to the caller in their own form."""
 
     error: RpcError
-    """The JSON-RPC error with which a task ends; its text and code are the same in all forms."""
+    """The failure as a JSON-RPC error. A task or AG-UI run ends with its code and text; the result of a `tools/call` has the same text."""
     is_result: bool
     """Whether a `tools/call` request is answered with a result with `isError`, because a model can act on the text."""
 

@@ -21,7 +21,7 @@ _SAMPLE = 50
 
 
 def describe_json(value: JsonValue, max_chars: int) -> str:
-    """Describe a decoded JSON value in at most `max_chars` characters: types, lengths and keys, one per line, `MAX_DEPTH` levels deep."""
+    """Describe a decoded JSON value in about `max_chars` characters: types, lengths and keys, one per line, `MAX_DEPTH` levels deep."""
     lines: list[str] = []
     _describe("", value, 0, lines)
     return _fit(lines, max_chars)

@@ -59,7 +59,8 @@ class ToolRules:
     denied: Reject | None = None
     """Rule and reason with which every call is refused; `None` if calls are allowed."""
     is_audited: bool = False
-    """Whether each finished call emits the event `call.audited`, because the tool may have changed something."""
+    """Whether each finished call emits the event `call.audited`, because the tool may have changed something. Only for tools that an agent
+    or workflow defines itself (`is_own`)."""
 
     @classmethod
     def build(

@@ -116,9 +116,10 @@ class GuardedTool:
     def call(self, arguments: JsonObject, ctx: CallContext) -> CoroutineType[Any, Any, ToolOutcome]:
         """Execute one round of a call (a request and its result, which may request input) with all checks of policy; return its outcome.
 
-        A refusal, a timeout and a failure are results with `isError`, because a model can act on them; the text of an unexpected
-        exception goes to the log only. Each round emits one event when it begins (`call.started`, or `call.resumed` for a later round) and
-        one when it ends (`call.finished`, `call.refused` or `call.input_required`).
+        A refusal, a timeout and a failure are results with `isError`, because a model can act on them; the text of an unexpected exception
+        goes to the log only. An exception of a tool that an agent or workflow defines itself is raised unchanged. Each round emits one
+        event when it begins (`call.started`, or `call.resumed` for a later round) and one when it ends (`call.finished`, `call.refused` or
+        `call.input_required`).
 
         Raises:
             InputUnavailable: The client cannot receive the tool's request for input; the error's form depends on its protocol version.
@@ -409,7 +410,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         return with_dropped(outcome, self.dropped) if self.dropped else outcome
 
     def end(self) -> None:
-        """Emit the event that the round ended, and the event `call.audited` if the tool may have changed something."""
+        """Emit the event that the round ended. If the call finished and `ToolRules.is_audited`, also emit the event `call.audited`."""
         emit, source, name, principal = self.gate.services.events.emit, self.gate.source, self.name, self.ctx.facts.principal.id
         fields: JsonObject = {"outcome": self.outcome, "milliseconds": self.milliseconds}
         if self.rule:

@@ -41,7 +41,7 @@ CLIENT = ClientProfile(name="ag-ui", protocol_version="1.0", capabilities={"elic
 
 
 class Conversations(Protocol):
-    """Interface of the object that finds an agent by name. AG-UI applications request runs of these agents."""
+    """Interface of the object that finds the agent whose name is in the path of an AG-UI request."""
 
     def conversation(self, name: str, messages: Sequence[Message], tools: Sequence[Tool]) -> Tool | None:
         """Return a tool that runs agent `name` on the conversation `messages`; `None` if no agent has this name.
@@ -61,7 +61,10 @@ class AguiRoute:
         self._ask_timeout_seconds = ask_timeout_seconds
 
     async def serve(self, request: Request) -> Response:
-        """Return a streaming response that runs the agent named in the request's path; an error response if the request is invalid."""
+        """Return a streaming response that runs the agent named in the request's path.
+
+        Return an error response if the request is invalid, the agent does not exist, or the caller may not run it.
+        """
         try:
             wanted = RunAgentInput.model_validate_json(await request.body())
         except ValidationError as error:
@@ -165,7 +168,7 @@ class _ParkedFollower(ParkedCaller):
     async def follow(self, update: AgentResponseUpdate) -> None:
         """Send an update of the run on the AG-UI request that is open at the moment.
 
-        Between two requests, drop the update: the conversation contains it.
+        Between two requests, drop the update, because no response is open that could carry it.
         """
         if isinstance(self.current, _Caller):
             await self.current.follow(update)
@@ -194,7 +197,8 @@ def _resumed(wanted: RunAgentInput) -> tuple[str | None, JsonObject | None]:
 def _answer(payload: object) -> JsonObject:
     """Convert the payload with which an application answered an interrupt to an MCP elicitation result.
 
-    A payload that already is an elicitation result is returned unchanged.
+    A payload that already is an elicitation result is returned unchanged; another object is the content of an acceptance. `false` declines,
+    and any other value accepts without content.
     """
     if not isinstance(payload, dict):
         return {"action": "accept", "content": {}} if payload is not False else {"action": "decline"}

@@ -89,7 +89,7 @@ class BufferedReceive:
 class Utf8Bodies:
     """ASGI middleware that rejects a POST request whose body is too large (HTTP 413), is not UTF-8, or has too many JSON parts (400).
 
-    The application receives every other body whole, in one ASGI message.
+    The application receives the body of every other POST request whole, in one ASGI message.
     """
 
     def __init__(self, app: ASGIApp, max_bytes: int, *, is_rpc: bool) -> None:

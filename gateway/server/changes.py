@@ -2,8 +2,8 @@
 
 It does not need the MCP SDK, so it also notifies sessions on the fast path, which are served without the SDK. A listen stream
 (`sdk_path.listen_streams`) is the response to `subscriptions/listen`; these streams are attached when the SDK is loaded. Changes of a list
-within `COALESCE_SECONDS` are sent as one notification, and a client is notified of each list at most once per `SPACING_SECONDS`. Clients
-are always notified of the last change. Each session is notified in a separate task, so a client that does not read delays no other client.
+within `COALESCE_SECONDS` are sent as one notification, and a client is notified of each list at most once per `SPACING_SECONDS`: a change
+within this time is notified at its end. Each session is notified in a separate task, so a client that does not read delays no other client.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ SPACING_SECONDS = 1.0
 """Minimum seconds between two notifications to a client that the same list has changed."""
 
 SEND_SECONDS = 5.0
-"""Timeout in seconds for sending notifications to a client. After a timeout, the notifications that were being sent to it are dropped."""
+"""Timeout in seconds for sending notifications to a 2025 client. After a timeout, the notifications that were being sent are dropped."""
 
 MAX_PENDING_UPDATES = 10_000
-"""Maximum number of resource updates that wait to be sent, in total and per client. Further updates are dropped, as MCP allows."""
+"""Maximum number of updated resources that wait to be passed on to the clients, and of those that wait for one 2025 client.
+
+Further updates are dropped, as MCP allows."""
 
 _LISTENERS = ""
 """Key of a pending tool-list notification for all 2026 clients together, because a listen stream does not identify its client. The key of a

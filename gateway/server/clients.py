@@ -55,7 +55,8 @@ RequestContext: TypeAlias = "ServerRequestContext[Any, Any]"
 class Channel(Protocol):
     """Sends notifications that belong to no request to the client of a 2025 session.
 
-    Over HTTP a notification is dropped if the client has no stream open.
+    Over HTTP, a client without an open stream receives a notification only if the notification was stored, and the client reconnects its
+    stream with `Last-Event-ID`.
     """
 
     async def notify(self, method: str, params: JsonObject | None) -> None:
@@ -146,7 +147,7 @@ class Clients:
         """Task group in which notifications are sent that a rate limit delays; `None` while the server is not running."""
 
     def all(self) -> list[LegacySession]:
-        """Return every open 2025 session whose client completed the handshake."""
+        """Return every open 2025 session whose client completed the handshake, or sent another request (`LegacySession.is_here`)."""
         return [session for session in (*self._sessions.values(), *self._fast.values()) if session.is_here]
 
     def session_of(self, ctx: RequestContext) -> LegacySession:
@@ -310,7 +311,7 @@ class Clients:
         """Build the call context of a 2026-07-28 request. `profile` describes its client (`modern_profile`); `params` are its parameters.
 
         `caller` sends messages to the client. This method sets the log level of `caller` to the level that the request declares. `caller`
-        drops log messages below this level.
+        drops log messages below this level, and all log messages if the request declares no level.
         """
         meta = cast("JsonMapping", params.get("_meta") or {})
         level = cast("LogLevel | None", meta.get(LOG_LEVEL_META_KEY))

@@ -113,7 +113,7 @@ class Connections:
         """Count the new connection `peer`, and decide whether it is served. At a limit, close a connection that waits for its client.
 
         Return true if the connection's requests are served, false if only health checks and administrators may use the connection, and
-        `None` if the connection is refused. `now` is the event loop's time.
+        `None` if the connection is refused. `now` is the event loop's time. A connection without an IP address is served, and not counted.
         """
         if peer.address is None:
             return True
@@ -135,9 +135,9 @@ class Connections:
         return True
 
     def _frees_reserve(self) -> bool:
-        """Close the oldest of the connections that were opened above a limit and wait for their client. Return true.
+        """Close a connection that waits for its client: the oldest one of those that were opened above a limit. Return true.
 
-        Return false if all connections above the limit are busy.
+        Return false if all connections that were opened above a limit are busy.
         """
         for peer in self._surplus:
             if peer.waits() is not None:

@@ -108,7 +108,7 @@ class DeferredCaller:
 
     @property
     def presence(self) -> Presence | None:
-        """The object that reports whether the client is reachable; `None` until the call is handed over to the MCP SDK."""
+        """The object that reports whether the client is reachable; `None` over stdio, and until the call is handed over to the MCP SDK."""
         return None if self._real is None else self._real.presence
 
     @property

@@ -88,7 +88,7 @@ class ServerParts(CallParts, SdkParts, SessionParts, Protocol):
 class HttpDispatch:
     """ASGI application that answers authenticated requests which need no MCP SDK, and passes all other requests to the SDK path.
 
-    It parses each MCP request, once. The application in front of it is `KeyGate`, which authenticates requests.
+    It parses a request body only if the fast path may serve the request. `KeyGate`, in front of it, authenticates requests.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class HttpDispatch:
     ) -> None:
         """`app` is the SDK path. `path` is the URL path of the MCP endpoint. `table` counts and limits all 2025 sessions.
 
-        If `uses_fast_path` is false, all requests are passed to the SDK path. Requests of more than `max_request_bytes` are always passed
-        to it, and it rejects them.
+        If `uses_fast_path` is false, all requests are passed to the SDK path. Requests whose `Content-Length` is more than
+        `max_request_bytes` are always passed to it, and it rejects them.
         """
         self._uses_fast_path = uses_fast_path
         self._app = app
@@ -245,8 +245,8 @@ class LineDispatch:
     def __init__(self, server: ServerParts, write: Write, tasks: TaskGroup, listed: Listed | None = None) -> None:
         """`write` sends lines to the client. Requests are answered in the task group `tasks`, which must outlive the connection.
 
-        `listed` is a function that stores results for the next start. It runs in `tasks` after the first listing of a 2025 session was
-        answered.
+        `listed` is a function that stores results for the next start. It runs in `tasks`, at most once, after the first listing that was
+        started without the MCP SDK in a 2025 session.
         """
         self._listed = listed
         self._server = server

@@ -29,8 +29,8 @@ MAX_KNOWN_CLIENTS = 256
 again."""
 
 MAX_KEPT_CHARS = 2_048
-"""Maximum size, in characters (approximate), of an envelope (what a 2026 client declares in `_meta`) that is stored. If a later request has
-an equal envelope, it is not checked again. Larger envelopes are checked in every request."""
+"""Maximum size, in characters (approximate), of an envelope (what a 2026 client declares in `_meta`) that `KnownClient` stores. If a later
+call on the connection has an equal envelope, it is not checked again. A larger envelope is looked up in the cache of `Envelopes`."""
 
 ENVELOPE_KEYS = (PROTOCOL_VERSION_META_KEY, CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY)
 ENVELOPE = frozenset(ENVELOPE_KEYS)
@@ -126,7 +126,10 @@ class Envelopes:
         return profile
 
     def agree(self, message: JsonObject, headers: Mapping[bytes, bytes]) -> bool:
-        """Whether the headers of a 2026-07-28 request repeat the protocol version, method and name (of a tool, prompt, …) of its body."""
+        """Whether the headers of a 2026-07-28 request repeat the protocol version, method and name (of a tool, prompt, …) of its body.
+
+        Also false if they may do so in an encoded form, which only the MCP SDK can compare, and the SDK is not loaded.
+        """
         return _repeat_body(message, headers) or (self._has_sdk() and _routes(message, headers))
 
 

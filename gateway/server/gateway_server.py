@@ -52,13 +52,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 5.0
-"""Seconds that a stopping server waits for running steps that must not run twice, of durable tasks (calls that continue after a restart).
+"""Maximum seconds that a stopping server waits for running steps of durable tasks (calls that continue after a restart), if these steps
+must not run twice.
 
 If such a step is interrupted, the next start cannot repeat it."""
 
 REVOKED_SECONDS = 2.0
-"""Seconds between two checks for revoked API keys. A check ends the running calls and tasks of callers whose key was revoked. New requests
-with a revoked key are rejected at once."""
+"""Seconds between two checks for revoked and expired API keys. A check ends the running calls and tasks of the callers with such a key.
+New requests with such a key are rejected at once."""
 
 AGUI_PATH = "/agui/"
 """URL path below which applications run agents over the AG-UI protocol: `/agui/<agent>`."""
@@ -196,7 +197,8 @@ class GatewayServer:
     async def _end_revoked(self, runner: TaskRunner | None, current: CurrentCaller) -> None:
         """Check regularly, until cancelled, for callers whose API key is no longer valid, and end their calls and tasks.
 
-        `current` returns a caller with its current rights, or `None` if its key is no longer valid.
+        Tasks are also ended if the caller's key is valid but no longer allows the tool of the task. `current` returns a caller with its
+        current rights, or `None` if its key is no longer valid.
         """
         while True:
             await anyio.sleep(REVOKED_SECONDS)

@@ -70,5 +70,8 @@ class SdkPath(Protocol):
         ...
 
     async def sessions(self, scope: Scope) -> SessionTakeover:
-        """Return the object that continues sessions, and add to `scope`, the ASGI scope of a request, what the object needs."""
+        """Return the object that continues sessions, and set `scope["user"]`, from which the object gets the caller.
+
+        `scope` is the ASGI scope of a request.
+        """
         ...

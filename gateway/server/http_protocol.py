@@ -38,8 +38,8 @@ def http_protocol(
 ) -> type[ServerConnection[Head]]:
     """Return the protocol class for uvicorn's `Config.http`, with the timeouts and limits of `settings`.
 
-    Each connection calls `judge` when it has received the head of a request, and `fast` when it has received a whole request. `usages` has
-    the quotas for responses that clients do not read; without it these responses are not limited.
+    A connection calls `judge` with the head of a request whose body has not arrived completely, and `fast` with a request that has.
+    `usages` has the quotas for bytes of responses that clients do not read; without it these bytes are not limited.
     """
     http = settings.http
     table = Connections(connection_quotas(settings.limits, connection_limit(http), http.max_request_bytes))

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 _SCOPE_KEY = "moongate.started"
 
 HAND_OVER_SECONDS = 1.0
-"""Seconds after which a call that was started without the MCP SDK is handed over to the SDK path.
+"""Maximum seconds for which a call that was started without the MCP SDK runs before it is handed over to the SDK path.
 
-The SDK keeps silent connections alive and notices a client's disconnect.
+It is handed over up to `HAND_OVER_SECONDS / CHECKS` earlier. The SDK keeps silent connections alive and notices a client's disconnect.
 """
 
 CHECKS = 4
@@ -44,7 +44,7 @@ CHECKS = 4
 
 
 class Deadlines:
-    """Hands calls over to the SDK path if they were started without the MCP SDK and take longer than `HAND_OVER_SECONDS`.
+    """Hands a call that was started without the MCP SDK over to the SDK path, at the latest `HAND_OVER_SECONDS` after its start.
 
     All calls share one timer.
     """
@@ -54,7 +54,7 @@ class Deadlines:
         """Running calls, grouped by the interval between two checks in which they started. The next check hands the first group over."""
 
     def watch(self, call: InFlightCall) -> set[InFlightCall]:
-        """Hand `call` over to the SDK path (with the MCP SDK) if it takes longer than `HAND_OVER_SECONDS`.
+        """Hand `call` over to the SDK path (with the MCP SDK) at the last check before it has run for `HAND_OVER_SECONDS`.
 
         Return a set, from which the call must remove itself when it ends.
         """
@@ -82,8 +82,8 @@ class InFlightCall:
     """A tool call that runs in its own `asyncio.Task`, so that it continues if the code that waits for its result is cancelled.
 
     The call is started without the MCP SDK (on the fast path). If it is slow, or only the SDK can send its result, it is handed over: the
-    SDK path then waits for the result. The task is cancelled at most once, because a cancelled call may have to send the cancellation to
-    its server.
+    SDK path then waits for the result. `cancel` cancels the task at most once, because a cancelled call may have to send the cancellation
+    to its server.
     """
 
     __slots__ = (

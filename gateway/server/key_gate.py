@@ -1,7 +1,7 @@
 """`KeyGate`: the outermost ASGI application. It checks the Host and Origin headers, authenticates API keys, and applies quotas.
 
-Host and Origin are checked for every request. A gateway that has API keys rejects requests without a valid key, except for `/health` and
-`/ready`. A gateway without API keys may only listen on a loopback address.
+A gateway that has API keys rejects requests without a valid key. A gateway without API keys may only listen on a loopback address.
+Requests for `/health` and `/ready` are passed on without any of these checks.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ class FastEntry(Protocol):
 class KeyGate:
     """ASGI application that authenticates each request, puts its principal into the scope, and passes the request to the next application.
 
-    It rejects requests with an unaccepted Host or Origin, without a valid API key, or over a quota of their caller.
+    It rejects requests with an unaccepted Host or Origin, without a valid API key, or over a quota of their caller. Requests for `/health`
+    and `/ready` are passed on unchecked, and have no principal.
     """
 
     def __init__(
@@ -279,7 +280,7 @@ class KeyGate:
         """Return the principal of the API key in `authorization`, the value of the `Authorization` header; `None` if the key is not valid.
 
         If the gateway has no API keys and requires none, return the local user. If `head` contains the key of an earlier request on the
-        same connection, the key is only checked for revocation.
+        same connection, only its revocation and expiry are checked, without computing a hash.
         """
         key = None if head is None else head.key
         if key is None or not self._keys.holds(key):

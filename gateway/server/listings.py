@@ -1,7 +1,7 @@
 """`Listings`: builds the result pages of `tools/list`, `resources/list`, `resources/templates/list` and `prompts/list`.
 
 The fast path (without the MCP SDK) and the SDK path both use it. A cursor names the last entry of the previous page, so paging survives
-changes of earlier entries. The first listing of a process waits, with a deadline, for sources that are still starting.
+changes of earlier entries. A listing waits, with a deadline, for sources that are still starting.
 """
 
 from __future__ import annotations

@@ -38,9 +38,10 @@ class LongestIdle(Generic[W]):
         self._empty_at = float("-inf")
 
     def find(self, now: float, *, but: W | None = None) -> W | None:
-        """Return the member that has been idle longest; `None` if all members are busy. The member `but` is never returned.
+        """Return the member that has been idle longest, among those with the lowest kind of idleness (`Waiting.waits`).
 
-        `now` is the current time on the clock that the members' `waits` use.
+        Return `None` if all members are busy, or were busy less than `RESCAN_SECONDS` ago. The member `but` is never returned. `now` is the
+        current time on the clock that the members' `waits` use.
         """
         found = self._next(but)
         if found is None and now - self._empty_at >= RESCAN_SECONDS:

@@ -61,7 +61,8 @@ def accepted_origins(host: str, port: int, more_hosts: Sequence[str], more_origi
 def shown_host(host: str, port: int, more_hosts: Sequence[str]) -> str:
     """Return the `HOST:PORT` at which clients reach a gateway that listens at `host` and `port`.
 
-    For a listen address that stands for all addresses, this is the first name in `more_hosts` (the configured hosts), or else loopback.
+    For a listen address that stands for all addresses, the host is the first name in `more_hosts` (the configured hosts) that is accepted
+    with any port (`:*`) or with this port, or else loopback.
     """
     if host in WILDCARDS:
         named = (one.removesuffix(":*") for one in more_hosts if one.endswith((":*", f":{port}")))

@@ -153,7 +153,8 @@ class ParkedCalls:
         request only. The call itself uses one object of the class `parked_as` during all requests.
 
         Raises:
-            NotFound: The request state names a call that is not parked, or no longer parked (`kind` is `PARKED_CALL`).
+            NotFound: The request state names a call that is not parked, no longer parked, or belongs to another principal (`kind` is
+                `PARKED_CALL`).
         """
         state = ctx.facts.request_state
         if state is not None and state.startswith(HANDLE_PREFIX):
@@ -235,7 +236,8 @@ class ParkedCalls:
     ) -> None:
         """Run `work`, and store its outcome in `parked`.
 
-        If the client has no request open when the work ends, the outcome is kept for the client's next request, until the deadline.
+        If the client has no request open when the work ends, the outcome is kept for the client's next request, until the parked call
+        expires (`ttl_seconds` after the result of the last request).
         """
         try:
             with parked.scope:

@@ -57,7 +57,7 @@ async def serve_stdio(server: StdioParts, first: StartupAnswers | None = None, l
     """Serve one client over standard input and output until it closes its end of the pipe, or SIGINT or SIGTERM arrives.
 
     `first` is the object that answered the client while the gateway was loading. `listed` is a function that stores results for the next
-    start. It is called once, after the first listing of a 2025 session.
+    start. It is called at most once, after the first listing that the fast path (without the MCP SDK) has handled in a 2025 session.
     """
     from gateway.server.stdio_transport import serve_stdio
 
@@ -89,7 +89,7 @@ class Endpoint:
         Clients can connect from now on. `serve_http` answers them, and closes the socket when it ends.
 
         Raises:
-            ConfigError: Another program listens at the address, or this process may not listen there.
+            ConfigError: Another program listens at the address, or this process cannot listen there for another reason.
         """
         listener = listener or bind(host, port)
         bound = int(listener.getsockname()[1])
@@ -174,7 +174,7 @@ async def _end_application(server: uvicorn.Server) -> None:
 async def _on_signals(stop: Callable[[int], None]) -> None:
     """Wait for SIGINT and SIGTERM until cancelled. At each signal, call `stop` with the number of signals so far (1, 2, …).
 
-    Signals within `SIGNAL_BURST_SECONDS` count as one.
+    Signals within `SIGNAL_BURST_SECONDS` count as one. Outside the main thread, which alone receives signals, return at once.
     """
     if threading.current_thread() is not threading.main_thread():
         return  # only the main thread receives signals; another thread stops the gateway by cancellation
@@ -224,7 +224,7 @@ def bind(host: str, port: int) -> socket.socket:
 
     Raises:
         AddressTaken: Another program listens at the address.
-        ConfigError: This process may not listen at the address.
+        ConfigError: This process cannot listen at the address for another reason, such as a missing permission.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio sets TCP_NODELAY only on sockets that were created with IPPROTO_TCP.

@@ -2,9 +2,9 @@
 
 It contains the sessions that are served with the MCP SDK (on the SDK path) and without it (on the fast path). If a caller has reached its
 own limit, the caller's session that has been idle longest is ended. If all callers together have reached the total limit, an idle session
-of the caller with the most sessions is ended. If no other caller has more sessions than the new session's caller, that caller loses a
-session. A session with a call in progress or an open stream is not idle. The client of an ended session receives 404 and opens a new
-session (2025-11-25, Transports, Session Management).
+of the caller with the most sessions is ended. If no caller with more sessions than the new session's caller (the new one included) has an
+idle session, the new session's caller loses one. A session with a call in progress or an open stream is not idle. The client of an ended
+session receives 404 and opens a new session (2025-11-25, Transports, Session Management).
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class SessionTable:
         usage.hold_session(1)
 
     def closed(self, session: TrackedSession, reason: Reason) -> None:
-        """Remove a session that ended, and log the reason. Do nothing if an entry of the MCP SDK has replaced the session's entry."""
+        """Remove a session that ended, and log the reason. Do nothing if the session's entry was removed, or replaced by one of the SDK."""
         entry = self._entries.get(session.wire_id)
         if entry is not None and entry[1] is session:
             self._forget(session.wire_id)

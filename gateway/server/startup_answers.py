@@ -63,7 +63,9 @@ Number = int | str
 Write = Callable[[bytes], Awaitable[None]]
 
 Listed = Callable[[], Coroutine[None, None, None]]
-"""An async function that stores results for the next start. The stdio server runs it once, after the first listing of a 2025 session."""
+"""An async function that stores results for the next start.
+
+The stdio server runs it at most once, after the first listing that the fast path (without the MCP SDK) has handled in a 2025 session."""
 
 
 @dataclass(slots=True)

@@ -60,7 +60,10 @@ async def keep_answers(loaded: LoadedConfig, server: SnapshotParts, modules: Col
 
 
 def _deciding(loaded: LoadedConfig) -> Iterator[Path]:
-    """Yield the files on which the results of listing requests depend, except Python modules, and the folders that may get such files."""
+    """Yield the files on which the results of listing requests depend, and the folders that may get such files.
+
+    The configuration file and Python modules are not included.
+    """
     if (lock := loaded.lock_path) is not None:
         yield lock
     yield state_dir(loaded.config.storage.dir) / "keys.json"

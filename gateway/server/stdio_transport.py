@@ -32,8 +32,8 @@ async def serve_stdio(server: StdioParts, first: StartupAnswers | None = None, l
     """Serve one MCP client over standard input and output until the client closes the pipe.
 
     `first` is the object that answered the client while the gateway was loading; serving continues with the input that it has read.
-    `listed` is a function that stores results for the next start. It is called once, after the client's first listing request in a 2025
-    session.
+    `listed` is a function that stores results for the next start. It is called at most once, after the first listing that the fast path
+    (without the MCP SDK) has handled in a 2025 session.
     """
     try:
         await _serve(server, first, listed)

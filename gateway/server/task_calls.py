@@ -199,7 +199,8 @@ class TaskHandler:
 
         Raises:
             NotFound: The id is unknown, expired, or belongs to another principal.
-            PolicyDenied: The caller may no longer call the tool of the task.
+            PolicyDenied: The caller's key is no longer valid, or no longer allows the tool of the task.
+            ToolFailed, Rejected: A remote server did not report the state of its task.
         """
         last: JsonObject = {}
         while True:
@@ -242,7 +243,7 @@ class TaskHandler:
     async def open(self, task_id: str, call: CallContext) -> tuple[Handle, GuardedTool]:
         """Decrypt the handle `task_id` of a remote server's task. Return its content, and the tool whose server has the task.
 
-        Raises `NotFound` if the handle is not valid for the caller in `call`, or the tool no longer exists.
+        Raises `NotFound` if the handle is not valid for the caller in `call`, or its source no longer has the tool.
         """
         handle = self._handles.open(task_id, call.facts.principal.id)
         tool = await self._catalog.seek(handle.tool)

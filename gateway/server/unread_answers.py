@@ -2,7 +2,8 @@
 
 `wire.http1_exchange` reports a response to this module only if the socket does not accept the whole response at once. `server.usage`
 refuses further calls of a caller that has reached its quota; calls in flight at that time may still respond. At more than
-`policy.quotas.UNREAD_EXCESS` times a quota, the connection whose response has been unread longest is closed.
+`policy.quotas.UNREAD_EXCESS` times a quota, the connection whose response has been unread longest is closed, unless it is the only one
+with unread bytes.
 
 Decided: close the connection, because the tool has run, its result is in memory, and only closing frees this memory. Instead of: keeping
 the call's concurrency slot occupied until its response is read, which bounds the number of unread responses but not their bytes. Revisit
@@ -113,7 +114,7 @@ class UnreadAnswers:
 
         The bytes count for the caller of an earlier response that is still unread, or else for the caller of the request in `exchange`.
         Return false if the request has no caller, because it was rejected or was for a page that needs no API key: its bytes are not
-        counted. If a quota is far exceeded, close connections.
+        counted. If more than `UNREAD_EXCESS` times a quota is unread, close connections, but not the last one that counts for the quota.
         """
         caller = _caller_of(exchange)
         if caller is None:

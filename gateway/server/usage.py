@@ -55,15 +55,16 @@ BYTE_SECONDS, PART_SECONDS = 1e-8, 5e-7
 """Estimated seconds that parsing a request body with the MCP SDK takes: per byte, and per JSON member, object, list or value."""
 
 PACE = 2
-"""Minimum time between the parsing of two large request bodies of one caller, as a multiple of the time that parsing the first takes.
+"""Minimum time from the start of parsing a large request body to the start of parsing the same caller's next large body, as a
+multiple of the time that parsing the first body takes.
 
-With the value 2, parsing the large bodies of one caller takes at most half of the event loop's time.
-"""
+With the value 2, parsing the large bodies of one caller takes at most half of the event loop's time."""
 
 MAX_WAIT_SECONDS = 10.0
-"""Maximum seconds that a caller's large request bodies may wait to be parsed.
+"""Number of seconds above which the wait for parsing large request bodies of a caller is too long.
 
-While the wait is longer, further bodies of the caller that exceed `SMALL_BYTES` are refused (HTTP 429)."""
+While the wait is longer, further bodies of the caller that exceed `SMALL_BYTES` are refused (HTTP 429). Bodies that arrived before may
+wait longer."""
 
 MAX_KNOWN = 1_024
 """Number of counted callers at which the callers without requests in progress are removed before a new caller is added."""
@@ -238,7 +239,7 @@ class Usages:
         self.bound_by(CallerQuotas())
 
     def bound_by(self, quotas: CallerQuotas) -> None:
-        """Set the quotas of all callers. All counts are reset, so call this before the first request."""
+        """Set the quotas of all callers, and forget the counts of each caller. Call this before the first request."""
         self._quotas, self._unshared = quotas, quotas.unshared()
         self.by_id.clear()
 

@@ -79,7 +79,8 @@ class Stream:
 class FastSession(Channel):
     """A 2025 HTTP session that the fast path serves without the MCP SDK.
 
-    While the client has no listening GET open, its notifications are stored until it reconnects with `Last-Event-ID`.
+    After the first notification on a listening GET, the last notifications (`NotificationLog`) are stored, for a client that reconnects
+    with `Last-Event-ID`.
     """
 
     __slots__ = ("_end", "_heir", "body", "legacy", "log", "moving", "stream", "wire_id")
@@ -104,8 +105,8 @@ class FastSession(Channel):
     async def notify(self, method: str, params: JsonObject | None) -> None:
         """Send a notification on the client's listening GET, and store it for a client that reconnects.
 
-        If the client never opened a GET, the notification is dropped. If the MCP SDK takes over the session, or has done so, the SDK sends
-        the notification.
+        The notification is dropped if the client has no GET open, and no notification was sent on an earlier GET. If the MCP SDK takes over
+        the session, or has done so, the SDK sends the notification.
         """
         if self.moving is not None:
             await self.moving.wait()

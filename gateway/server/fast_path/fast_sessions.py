@@ -3,7 +3,7 @@
 It answers the handshake, `ping`, `logging/setLevel` and listings, and keeps open the GET on which the client listens for notifications;
 `dispatch` starts the tool calls. The first other request (for a resource, a prompt or a task, a call with a progress token, a request with
 an unusual header) moves the session to the SDK path: the SDK opens a session with the same id and receives the client's handshake again,
-and the GET continues there. In-flight calls continue, and no notification is lost.
+and the GET continues there. In-flight calls continue, and the move itself loses no notification.
 
 `KeyGate`, which authenticates requests, also bounds their size. `HttpDispatch` then parses them and calls this module. A session on the
 fast path has no `asyncio` task. `session_table` bounds the number of sessions on the fast path and the SDK path together.
@@ -61,8 +61,9 @@ IDLE_SECONDS = 1_800.0
 """Seconds without a request and without an open stream after which a session ends. The MCP SDK has the same timeout."""
 
 MOVE_SECONDS = 10.0
-"""Timeout in seconds for moving a session to the MCP SDK, which usually takes milliseconds. After a timeout the session is lost: its client
-receives 404 and opens a new session."""
+"""Timeout in seconds for moving a session to the MCP SDK, and again for then moving its listening GET. Both usually take milliseconds.
+
+If the session is not moved in time, it is lost: its client receives 404 and opens a new session."""
 
 MOVE_CHECKS = 200
 """Number of short sleeps by which the timeout `MOVE_SECONDS` is measured.
@@ -302,7 +303,10 @@ def _may_open(head: Head) -> bool:
 
 
 def _is_usual(session: FastSession, head: Head) -> bool:
-    """Whether a request repeats no header and has its session's protocol version, and the session is not moving to the SDK path."""
+    """Whether the fast path (without the MCP SDK) may answer a request of a session, as far as the request's head shows.
+
+    The request repeats no header and names no other protocol version than its session's, and the session is not moving to the SDK path.
+    """
     version = head.fields.get(_VERSION)
     is_same = version is None or version.decode() == session.legacy.profile.protocol_version
     return is_same and head.is_single and session.moving is None

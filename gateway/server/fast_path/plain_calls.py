@@ -2,7 +2,7 @@
 
 A call is plain if it is a valid request for a tool of a remote server and uses no other feature: no progress, no answers to requests for
 input, no task. A call that is not plain is left to the SDK path before it has any effect. A started call is delegated to the SDK path
-(`in_flight`) if it ends with an error, requests input, sends a log message, becomes a task, has content that protocol versions encode
+(`in_flight`) if it raises an exception, requests input, sends a log message, becomes a task, has content that protocol versions encode
 differently, or is slow. So only the SDK path implements these cases. The gate (the checks that every call passes) applies policy, as for
 calls of the SDK path. Used by `dispatch`.
 """
@@ -243,8 +243,9 @@ class PlainCalls:
         usage: Usage | None = None,
         size: int = 0,
     ) -> StartedCall | None:
-        """Start a tool call of a 2026 client. Return `None` if the MCP SDK must serve it: the tool needs the SDK, or may request input.
+        """Start a tool call of a 2026 client. Return `None` if the MCP SDK must serve the call.
 
+        The SDK must serve it if the tool needs the SDK, or if the tool may request input and the client supports such requests.
         `forwarded` is the part of the request's `_meta` that is sent on to the tool's server.
         """
         tool = self._tool(params["name"])

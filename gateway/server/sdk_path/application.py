@@ -59,7 +59,10 @@ class SdkApplication:
         await self._app(scope, receive, send)
 
     def introduce(self, scope: Scope) -> None:
-        """Set `scope["user"]`, from which the SDK gets the caller of a request, to the principal that `KeyGate` put into the scope."""
+        """Set `scope["user"]`, from which the SDK gets the caller of a request, for the principal that `KeyGate` put into the scope.
+
+        Do nothing if the caller is the local user.
+        """
         principal: Principal = scope.get(PRINCIPAL_SCOPE_KEY, LOCAL)
         if principal is not LOCAL:
             user = self._users.get(principal.id)

@@ -44,7 +44,10 @@ _EVENTS: dict[ChangeKind, ServerEvent] = {
 
 
 class _Bus(InMemorySubscriptionBus):
-    """The MCP SDK's bus that passes changes to listen streams, extended: new streams also get the changes of the last `MISSED_SECONDS`."""
+    """The MCP SDK's bus that passes changes to listen streams.
+
+    Extended: new streams also get the list changes of the last `MISSED_SECONDS`.
+    """
 
     def __init__(self, catalog: Catalog) -> None:
         super().__init__()
@@ -84,7 +87,7 @@ class ListenStreams:
         """Serve a `subscriptions/listen` request until its stream ends. Meanwhile, watch the resources that the request names for updates.
 
         Raises:
-            RpcError: The request names more than `MAX_WATCHED` resources.
+            RpcError: The request names more than `MAX_WATCHED` resources, or tasks that `TaskNotifications.on_stream` rejects.
         """
         uris = list(dict.fromkeys(str(uri) for uri in params.notifications.resource_subscriptions or ()))
         if len(uris) > MAX_WATCHED:

@@ -61,7 +61,7 @@ class _Allowance:
 class ThrottledProgress:
     """Sends the progress reports of one call to its client at a bounded rate.
 
-    A report that must wait is replaced by the next report, so that the last report is always sent. A report whose value does not grow is
+    A report that must wait is replaced by the next report, so that the last report is not lost. A report whose value does not grow is
     dropped, because the value of a progress notification must increase (MCP, Progress).
     """
 

@@ -42,7 +42,7 @@ class ReadMethods:
     """Request handlers of the MCP SDK's server for reads, prompts, completion, resource subscriptions and `logging/setLevel`."""
 
     def __init__(self, catalog: Catalog, clients: Clients, parked: ParkedCalls) -> None:
-        """Reads and prompts of 2026 clients are parked in `parked` while they wait for the client's input."""
+        """`parked` keeps the reads and prompts of 2026 clients that request input while they run, until the client's next request."""
         self._catalog = catalog
         self._clients = clients
         self._parked = parked

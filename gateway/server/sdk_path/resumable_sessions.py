@@ -1,8 +1,8 @@
 """`SessionManager`: manages the 2025 HTTP sessions that the MCP SDK serves. `ReplayStore`: stores the SSE events of a session.
 
 With the stored events a client can resume a broken stream. Each session has its own store, because the SDK names streams after JSON-RPC
-ids, which are not unique across sessions. Stores are in memory and bounded: beyond the limits the oldest stream is dropped and can no
-longer be resumed. The 2026 protocol has no resumption.
+ids, which are not unique across sessions. Stores are in memory and bounded: beyond the limits, the stream that has had no event for the
+longest time is dropped, and can no longer be resumed. The 2026 protocol has no resumption.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ MAX_STREAMS = 100
 """Maximum number of streams per session whose events are stored for resumption."""
 
 MAX_CHARACTERS = 1_000_000
-"""Maximum total size, in approximate characters, of the messages that are stored per session for resumption. A larger message is not
-stored."""
+"""Maximum total size, in approximate characters, of the messages that are stored per session for resumption. If one message is larger, all
+streams of the session are dropped."""
 
 MAX_EVENTS_PER_STREAM = 200
 """Maximum number of events that are stored per stream for resumption. The oldest event is dropped first."""
@@ -69,7 +69,11 @@ class ReplayStore(EventStore):
         self._size = 0
 
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
-        """Store a message as the next event of a stream, and return the event id. Beyond the limits, the oldest stream is dropped."""
+        """Store a message as the next event of a stream, and return the event id.
+
+        Beyond `MAX_EVENTS_PER_STREAM`, the oldest event of the stream is dropped. Beyond `MAX_STREAMS` or `MAX_CHARACTERS`, the streams
+        that have had no event for the longest time are dropped.
+        """
         stream = self._streams.get(stream_id)
         if stream is None:
             stream = self._streams[stream_id] = _Stream()
@@ -92,7 +96,7 @@ class ReplayStore(EventStore):
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
         """Send the stored events that follow the event `last_event_id` on its stream. Return the name of the stream.
 
-        Return `None`, without sending, if the event is unknown or no longer stored.
+        Return `None`, without sending, if the event is unknown, or if an event that follows it is no longer stored.
         """
         token, _, number = last_event_id.partition(".")
         name = self._names.get(token)

@@ -31,8 +31,9 @@ async def serve_lines(
 ) -> None:
     """Serve one client with the SDK's server until `lines`, the stream of the client's messages, has ended and all requests are answered.
 
-    A request that waits for input is not awaited after the end of `lines`, because the client can no longer send the input. `write_line`
-    sends a line with a message to the client. The deadline of `grace` limits the wait for answers; after it, the SDK cancels the requests.
+    After the end of `lines`, `subscriptions/listen` requests are not awaited, nor are requests that wait for input, because the client can
+    no longer send the input. `write_line` sends a line with a message to the client. The deadline of `grace` limits the wait for answers;
+    after it, the SDK cancels the requests.
     """
     requests: dict[str, str] = {}
     asked: dict[str, str] = {}  # the gateway's open requests for input

@@ -56,10 +56,10 @@ from gateway.upstream.gateway_chain import configuration_of
 
 
 async def keep_internals(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
-    """Outermost middleware of the SDK's server: convert every exception to a JSON-RPC error whose text is fit for clients.
+    """Middleware around the gateway's other middleware: convert exceptions to JSON-RPC errors whose text is fit for clients.
 
-    Without it, the SDK would send the text of an unexpected exception to 2025 clients. If instrumentation is on, the middleware also
-    records the request in traces and metrics.
+    The SDK itself handles `MCPError` and `ValidationError`. Without this middleware, the SDK would send the text of an unexpected exception
+    to 2025 clients. If instrumentation is on, the middleware also records the request in traces and metrics.
     """
     if OBSERVABILITY_SETTINGS.enable_instrumentation:
         transport = "pipe" if scope_of_request(ctx) is None else "tcp"
@@ -182,7 +182,8 @@ class SdkServer:
     async def _count_call(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
         """Middleware: count an HTTP request as a call of its caller while it runs, or refuse the request if a quota is used up.
 
-        Calls that were started without the MCP SDK (on the fast path) are not counted here, because they have been counted already.
+        `UNCOUNTED_METHODS` and notifications are not counted, nor are calls that were started without the MCP SDK (on the fast path),
+        because these have been counted already.
         """
         scope = scope_of_request(ctx)
         if scope is None or ctx.request_id is None or ctx.method in UNCOUNTED_METHODS or call_in(scope):

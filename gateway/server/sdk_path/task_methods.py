@@ -67,7 +67,8 @@ class TaskMethods:
     async def start_legacy(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
         """Middleware: serve a 2025 client's `tools/call` request that has `task`, and so starts a task. Pass on all other requests.
 
-        It is a middleware, so that the SDK's models do not validate the result (a task).
+        A request is also passed on, and refused like a call without `task`, if its tool does not exist or policy refuses the call. It is a
+        middleware, so that the SDK's models do not validate the result (a task).
 
         Raises:
             RpcError: The tool cannot run as a task, or the caller has too many tasks.
@@ -163,7 +164,7 @@ class TaskMethods:
     async def _result(self, ctx: RequestContext, params: TaskParams) -> JsonObject:
         """Serve a `tasks/result` request of a 2025 client: wait until the task has ended, and return its result.
 
-        Meanwhile, the requests for input of the task are sent to the client.
+        Meanwhile, the requests for input of the task are sent to the client. Raises `RpcError` if the task failed or was cancelled.
         """
         task = await self._handler.find(params.task_id, principal_of(ctx))
         call = self._context(ctx)

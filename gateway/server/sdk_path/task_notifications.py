@@ -34,7 +34,7 @@ MAX_LISTENED = 256
 """Maximum number of tasks of whose state one listen stream is notified."""
 
 SEND_SECONDS = 5.0
-"""Timeout in seconds for sending a task notification. After a timeout, the client receives no further notifications of that task."""
+"""Timeout in seconds for sending a task notification. After a timeout, the stream or session gets no further notifications of that task."""
 
 
 class _Notification(BaseModel):
@@ -93,7 +93,7 @@ class TaskNotifications:
         Yield a request context, with which the listen request must be served: its session adds the task ids to the acknowledgement.
 
         Raises:
-            RpcError: The request names tasks without declaring the tasks extension, or too many tasks.
+            RpcError: The request names tasks without declaring the tasks extension, names too many, or has malformed `taskIds`.
         """
         wanted = (params.notifications.model_extra or {}).get("taskIds")
         if wanted is None:
@@ -142,7 +142,10 @@ class TaskNotifications:
             self._group.start_soon(self._notify_session, self._clients.session_of(ctx), task, self._runner)
 
     async def _notify_session(self, session: LegacySession, task: Task, runner: TaskRunner) -> None:
-        """Notify the 2025 session that started a task of each change of the task's status, until the task or the session ends."""
+        """Notify the 2025 session that started a task of changes of the task's status or message, until the task or the session ends.
+
+        A change less than `SPACING_SECONDS` after a notification is reported with the next change.
+        """
         said = legacy_task(task)
         try:
             while said["status"] not in ENDED and session in self._clients.all():

@@ -68,7 +68,10 @@ class WireCaller:
             await self._progress.report(progress, total, message)
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
-        """Send a log message (`notifications/message`) at a bounded rate. It is dropped if its level is below the client's log level."""
+        """Send a log message (`notifications/message`) at a bounded rate.
+
+        The message is dropped if its level is below the client's log level, or if a 2026 client declared no log level.
+        """
         if wants_level(self.log_level, level):
             await self._logs.log(level, data, logger)
 
@@ -126,7 +129,10 @@ class WireCaller:
         return bool(self._opened)
 
     async def close(self) -> None:
-        """Notify a 2025 client that the requests for input whose URLs it opened are complete (`notifications/elicitation/complete`)."""
+        """Notify a 2025 client that requests for input whose URLs it opened are complete (`notifications/elicitation/complete`).
+
+        These are the requests to which the gateway added the `elicitationId`.
+        """
         for elicitation_id in self._opened:
             notification = ElicitCompleteNotification(params=ElicitCompleteNotificationParams(elicitation_id=elicitation_id))
             await self._session.send_notification(notification, related_request_id=self._request_id)
