@@ -36,8 +36,8 @@ PARKED_CALL = "parked call"
 belongs to another principal."""
 
 _RELAYED_CODES = frozenset({INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_CAPABILITY, -32042})
-"""JSON-RPC error codes that are relayed: if a remote server answers with one of them, and the protocol era of the client defines the code,
-the client receives code, message and data of the error."""
+"""JSON-RPC error codes that are relayed: if a remote server answers with one of them, and the client's version of MCP (2025 or 2026)
+defines the code, the client receives code, message and data of the error."""
 
 _MODERN_ONLY = frozenset({MISSING_REQUIRED_CLIENT_CAPABILITY})
 _LEGACY_ONLY = frozenset({-32042})

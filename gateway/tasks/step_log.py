@@ -327,7 +327,7 @@ class StepPort:
     async def judged(self, key: str, problem: str = "") -> bool:
         """Record that the code used the answer to the question `key`, or, with `problem`, why it refused the answer.
 
-        Returns whether the question has an answer, so that a refused question can be asked again with the same key.
+        Returns false if nobody has answered the question. After a refusal, the code can ask it again with the same key.
         """
         return self._log.caller is not None and await self._log.caller.judged(key, problem)
 
