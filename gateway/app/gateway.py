@@ -204,8 +204,8 @@ class Gateway:
         """Until the gateway exits, read and apply its configuration again at each SIGHUP and when its file changes.
 
         `watch` reports changes of the file; they have no effect if `server.reload` is false. The configuration is also read again when a
-        person accepts commands for which it waits. `read` reads the configuration. It runs in a worker thread, so it may block. If it
-        raises `ConfigError`, the gateway is not changed.
+        person accepts new or changed start commands of servers, which the gateway does not run before. `read` reads the configuration in a
+        worker thread, so it may block. If it raises `ConfigError`, the gateway is not changed.
         """
         reloader = self._sources.reloader = Reloader(read, self.reload, watch, follows=self.loaded.config.server.reload)
         self._tasks.start_soon(reloader.run)

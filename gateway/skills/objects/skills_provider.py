@@ -2,8 +2,8 @@
 
 The tools look up, read and run the members of a skill with `skill.use_member`, as the gateway's index does for skills in code.
 
-Decided: the provider has its own tools. Because: agent-framework defines the schemas and error texts of these tools, and passes values of
-the host program to any subclass of `Skill`. Such a subclass need not list its members, its text is returned unchanged, and its results may
+Decided: the provider has its own tools. Because: agent-framework defines the schemas and error texts of these tools, and a program may
+derive its own class from `Skill`. An object of such a class need not list its members, its text is returned unchanged, and its results may
 have any type. Instead of: the tools of `skill_tools` and `run_tool`, which use a `SkillLibrary`. Revisit when: agent-framework's skills
 have digests and URIs.
 """
