@@ -1,4 +1,7 @@
-"""`moongate skills`: checks skill folders, lists served skills with their token costs, and prints grants for scripts."""
+"""`moongate skills`: checks skill folders, lists served skills with their token costs, and prints grants.
+
+A grant is an entry for `gateway.json` that permits the scripts of one skill to run.
+"""
 
 from __future__ import annotations
 
