@@ -237,7 +237,7 @@ class ToolBatch:
         detailed = self.options.include_detailed_errors
         cause = cause_of(error)
         if isinstance(error, ArgumentsRefused):
-            text = f"{ARGUMENTS_FAILED} {'Exception: ' if detailed else ''}{error.reason}"
+            text = f"{ARGUMENTS_FAILED} {'Exception: ' if detailed else ''}{error.args[0]}"
         elif isinstance(error, GatewayError) and not isinstance(error, FunctionFailed):
             text = f"Error: {text_for_caller(error)}"
         else:

@@ -53,13 +53,13 @@ def tool_names(loaded: LoadedConfig, wanted: str) -> list[str]:
     The result has the names of all agents and workflows. If `wanted` has a prefix, the result also has the name with the prefix of each
     server instead.
     """
-    from gateway.catalog.names import expose_name
+    from gateway.catalog.names import NAME_BUDGET, expose_name
 
     config = loaded.config
     _, separator, native = wanted.partition("__")
     names = [(server, native) for server in config.mcp_servers] if separator else []
     names += [("agent", name) for name in agent_names(loaded)] + [("workflow", name) for name in workflow_files(loaded)]
-    return [expose_name(config.prefix_of(source), name) for source, name in names]
+    return [expose_name(config.prefix_of(source), name, NAME_BUDGET - len(config.server.client_prefix)) for source, name in names]
 
 
 def _folders(loaded: LoadedConfig) -> Sequence[Path]:

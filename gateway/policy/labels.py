@@ -147,8 +147,9 @@ def label_result(tool: FlowTool, rules: FlowRules) -> ContentLabel:
         integrity = IntegrityLabel.TRUSTED
     else:
         integrity = IntegrityLabel(tool.properties.get("source_integrity") or rules.default_integrity)
-    own = ConfidentialityLabel(tool.properties.get("confidentiality") or rules.default_confidentiality)
-    return ContentLabel(integrity, max(own, ConfidentialityLabel.PRIVATE, key=_RANK.__getitem__) if tool.fits(rules.private) else own)
+    own = tool.properties.get("confidentiality") or rules.default_confidentiality
+    is_private = tool.fits(rules.private) and own != ConfidentialityLabel.USER_IDENTITY
+    return ContentLabel(integrity, ConfidentialityLabel.PRIVATE if is_private else ConfidentialityLabel(own))
 
 
 def judge_flow(tool: FlowTool, rules: FlowRules, context: ContentLabel) -> Reject | None:

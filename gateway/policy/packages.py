@@ -128,5 +128,5 @@ def _judge(registry: Registry, spec: str, is_sure: bool) -> str | None:
     version = (match["version"] or "").strip()
     if not version:
         return f"{spec[:200]!r} names no version" if is_sure else None
-    exact = _EXACT_NPM if registry == "npm" else _EXACT_PYPI
-    return None if exact.fullmatch(version) else f"{spec[:200]!r} changes whenever {registry} has a new version"
+    is_exact = (_EXACT_NPM if registry == "npm" else _EXACT_PYPI).fullmatch(version)
+    return None if is_exact else f"{spec[:200]!r} changes whenever {registry} has a new version"

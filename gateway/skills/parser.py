@@ -78,7 +78,7 @@ def parse_skill(data: bytes, *, directory: str, file_name: str = MANIFEST) -> Sk
     try:
         parts = split_frontmatter(text)
     except DocumentError as error:
-        return _refused(_error(error.code, str(error), error.line or None))
+        return _refused(_error(error.code, error.reason, error.line or None))
     if len(parts.header.encode()) > MAX_FRONTMATTER_BYTES:
         return _refused(_error("frontmatter-too-large", f"The frontmatter is larger than {MAX_FRONTMATTER_BYTES} bytes."))
     try:

@@ -16,7 +16,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -112,8 +112,8 @@ class ResultStore:
         size = sum(map(len, body))
         if size > self._max_bytes:
             raise TooLargeToKeep(f"The result exceeds the {self._max_bytes} bytes that `storage.maxResultBytesPerCaller` allows.")
-        kept = KeptResult(secrets.token_urlsafe(16), mime_type[:200], size, origin[:500])
-        facts = {"version": 1, **{k: v for k, v in asdict(kept).items() if k != "id"}}
+        kept = KeptResult(secrets.token_urlsafe(16), mime_type[:200], size, origin[:400])
+        facts = {"version": 1, "mime_type": kept.mime_type, "size": size, "origin": kept.origin}
         header = json.dumps(facts, ensure_ascii=False).encode(errors="replace") + b"\n"
         folder = self._folder_of(owner)
         try:

@@ -34,11 +34,10 @@ _FIELD = re.compile(r"^:(\w+)\s*([^:]*):\s*(.*)$")
 
 
 class ArgumentsRefused(ToolFailed):
-    """Raised if the arguments of a call do not match the input schema of the function. `reason` names the arguments and what is wrong."""
+    """Raised if the arguments of a call do not match the input schema of the function. `args[0]` names them, with the reasons."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"Argument parsing failed. {reason}")
-        self.reason = reason
+    def __str__(self) -> str:
+        return f"Argument parsing failed. {self.args[0]}"
 
 
 class ContextType(Protocol):

@@ -370,11 +370,11 @@ class Connection:
         was = self.state
         self.state = "auth needed" if isinstance(error, Unauthorized) else "down"
         self.failure = _kind_of(error)
-        reason = _reason(error)
-        self.last_error = f"{reason} ({said})" if said else reason
+        self.last_error = _reason(error) + (f" ({said})" if said else "")
         if was != self.state:
             self.down_since = self.down_since or time.time()
-            logger.warning("connection failed server=%s state=%r reason=%s", self.server, self.state, self.last_error)
+            kind = type(first_cause(error)).__name__
+            logger.warning("connection failed server=%s state=%r error=%s reason=%s", self.server, self.state, kind, self.last_error)
 
     def _fail(self, error: BaseException, log: ChildLog, started: float) -> None:
         """Record that an attempt to connect failed, or that a session ended soon after its start, and delay the next attempt."""

@@ -348,7 +348,9 @@ class Delivery:
         if not isinstance(failure, NotSent) or not self._is_streamable_http:
             return failure
         self._connection.note_failure(failure)
-        return failure if isinstance(failure, Unauthorized) else type(failure)(self._connection.explain(), **vars(failure))
+        if not isinstance(failure, Unauthorized):
+            failure.args = (self._connection.explain(),)
+        return failure
 
     def _on(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> Awaitable[JsonObject]:
         """Send the request once, on `session` or on the caller's own session, and return an awaitable of the result.

@@ -21,11 +21,13 @@ import anyio
 from gateway.config.policies import TaskPolicy
 from gateway.errors import (
     InputUnavailable,
+    ModelError,
     NotSent,
     OutcomeUnknown,
     PolicyDenied,
     Rejected,
     TaskError,
+    ToolFailed,
     UpstreamError,
     UpstreamTimeout,
 )
@@ -213,7 +215,7 @@ class TaskFollower:
         except _Abandoned as abandoned:
             await self._cancel(run.id, run.quiet)
             raise TaskError(str(abandoned)) from None
-        except PolicyDenied:
+        except (ModelError, PolicyDenied, ToolFailed):
             await self._cancel(run.id, run.quiet)
             raise
         except TimeoutError as error:
@@ -385,7 +387,7 @@ class _Followed:
             TaskError: The client supports no request for input, or the task failed.
         """
         if not any(self._ctx.facts.client.can(c) for c in ("elicitation", "sampling", "roots")):
-            raise self._failed(latest)
+            raise _Abandoned(str(self._failed(latest)))
         return await self._fetch(latest)
 
     async def _answer(self, latest: JsonObject) -> None:

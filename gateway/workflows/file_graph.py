@@ -26,7 +26,7 @@ from gateway.workflows.functional import FunctionalWorkflow
 from gateway.workflows.gated_functions import Reference, admit, gated_function, import_named
 from gateway.workflows.graph import DEFAULT_MAX_ITERATIONS
 from gateway.workflows.runnable import Runnable
-from gateway.workflows.steps import AskPerson, CallFunction, CallTool, PromptAgent
+from gateway.workflows.steps import AskAgent, AskPerson, CallFunction, CallTool
 from gateway.workflows.workflow import Workflow
 
 Functions = Mapping[str, FunctionTool[..., Any]]
@@ -58,7 +58,7 @@ def build_graph(file: WorkflowFile, functions: Functions, tools: Mapping[str, To
 def _executor(file: WorkflowFile, name: str, functions: Functions, tools: Mapping[str, Tool]) -> Executor:
     step, names = file.steps[name], list(file.steps)
     if isinstance(step, AgentStep):
-        return PromptAgent(name, step, tools[name], names)
+        return AskAgent(name, step, tools[name], names)
     if isinstance(step, ToolStep | WorkflowStep):
         return CallTool(name, step, tools[name], names)
     if isinstance(step, AskStep):

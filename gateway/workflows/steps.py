@@ -96,7 +96,7 @@ class StepExecutor(Executor):
         raise NotImplementedError
 
 
-class PromptAgent(StepExecutor):
+class AskAgent(StepExecutor):
     """Executor of a workflow file that asks an agent. If the file declares output fields, the answer must be an object with them."""
 
     def __init__(self, id: str, step: AgentStep, tool: Tool, names: Sequence[str]) -> None:

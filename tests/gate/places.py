@@ -178,7 +178,7 @@ KNOWN = {
         "`gated_function` puts the function of a file behind the gate"
     ),
     "gateway/workflows/source.py WorkflowSource.tools: loaded.tool": "the workflow's tool, for the catalog, which guards it",
-    "gateway/workflows/steps.py PromptAgent.perform: invoke(self._tool)": "a tool of the toolbox is behind the gate",
+    "gateway/workflows/steps.py AskAgent.perform: invoke(self._tool)": "a tool of the toolbox is behind the gate",
     "gateway/workflows/steps.py CallFunction.perform: run_gated(self._reference)": "the gate itself",
     "gateway/workflows/steps.py CallTool.perform: invoke(self._tool)": "a tool of the toolbox is behind the gate",
     "gateway/workflows/steps.py invoke: drive(tool)": "the caller's tool: its callers are in this table",

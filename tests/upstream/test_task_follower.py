@@ -326,7 +326,7 @@ async def test_unsuccessful_task_fails_with_its_name_status_and_message(
     server = Server(tmp_path, modern=modern, tools_call=[created], tasks_get=[state(status, **said, **asks)])
     with pytest.raises(ToolFailed, match=rf"job.*{status}.*{text}"):
         await server.call()
-    assert server.methods() == ["tools/call", "tasks/get"]
+    assert server.methods() == ["tools/call", "tasks/get", *(["tasks/cancel"] if status == "input_required" else [])]
 
 
 # -- giving up -------------------------------------------------------------------------------------------------------

@@ -76,8 +76,8 @@ class ToolTimeoutMiddleware(FunctionMiddleware):
         Raises:
             ValueError: A limit is not positive.
         """
-        self._tools = {**(tools or {}), "**": seconds}  # not "*", which may be a key of `tools`
-        if any(limit <= 0 for limit in self._tools.values()):
+        self._tools = [*(tools or {}).items(), ("*", seconds)]
+        if any(limit <= 0 for _, limit in self._tools):
             raise ValueError("seconds must be more than 0")
 
     async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
@@ -88,7 +88,7 @@ class ToolTimeoutMiddleware(FunctionMiddleware):
             InputExpired: A person did not answer the call's request for input in time.
         """
         name = context.function.definition.name
-        seconds = next(limit for glob, limit in self._tools.items() if fnmatchcase(name, glob))
+        seconds = next(limit for glob, limit in self._tools if fnmatchcase(name, glob))
         clock = CallClock(seconds)
         outer = context.ctx
         context.ctx = outer.limited(clock, None)

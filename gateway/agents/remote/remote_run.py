@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gateway.chat.agui_client import AGUIChatClient
 
 MAX_QUESTIONS = 20
-"""Maximum number of messages to a remote agent in one run: the task, and the answers to the agent's questions."""
+"""Maximum number of questions of a remote agent that are answered in one run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,9 @@ async def run_remote(
         response = await _turn(agent, messages, ctx, session)
         if not response.user_input_requests:
             return response
-        if asked == MAX_QUESTIONS:
-            break
-        question = "\n".join(content.text or "" for content in response.user_input_requests)
-        messages = [Message("user", [await _answer(agent.name or "", question, ctx)])]
+        if asked < MAX_QUESTIONS:
+            question = "\n".join(content.text or "" for content in response.user_input_requests)
+            messages = [Message("user", [await _answer(agent.name or "", question, ctx)])]
     raise AgentError(f"The remote agent {agent.name!r} was stopped, because it asked more than {MAX_QUESTIONS} questions.")
 
 
