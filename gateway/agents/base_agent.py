@@ -53,7 +53,7 @@ class BaseAgent(FormerMethods):
         self.additional_properties: JsonObject = additional_properties or {}
 
     def create_session(self, *, session_id: str | None = None) -> AgentSession:
-        """Return a new session with an empty conversation."""
+        """Return a new session with this id, or with a random id. A conversation that a history provider stores under the id continues."""
         return AgentSession(session_id=session_id)
 
     def get_session(self, service_session_id: str, *, session_id: str | None = None) -> AgentSession:

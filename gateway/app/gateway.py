@@ -201,11 +201,11 @@ class Gateway:
         return self._sources.loaded
 
     def follow(self, read: Callable[[], LoadedConfig], watch: FileWatch | None) -> None:
-        """Until the gateway exits, read and apply its configuration again at each SIGHUP and when its file changes.
+        """From now on, reload the configuration at each SIGHUP and when its file changes, until the gateway exits. Returns at once.
 
-        `watch` reports changes of the file; they have no effect if `server.reload` is false. The configuration is also read again when a
-        person accepts new or changed start commands of servers, which the gateway does not run before. `read` reads the configuration in a
-        worker thread, so it may block. If it raises `ConfigError`, the gateway is not changed.
+        `watch` reports changes of the file; they have no effect if `server.reload` is false. The configuration is also reloaded when a
+        person accepts commands, modules or scripts in it that are new or changed and therefore do not run yet (`gate.acceptance`). `read`
+        reads the configuration in a worker thread, so it may block. If it raises `ConfigError`, the gateway is not changed.
         """
         reloader = self._sources.reloader = Reloader(read, self.reload, watch, follows=self.loaded.config.server.reload)
         self._tasks.start_soon(reloader.run)

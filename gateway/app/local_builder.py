@@ -46,7 +46,10 @@ class LocalBuilder:
     events: EventStream
     """Receives events of the built sources, such as a run of a skill's script or a person's approval, and passes them to the audit log."""
     acceptance: Acceptance
-    """Decides which files of agents and workflows may make the gateway import Python modules: those that a person has accepted."""
+    """Decides for which files of agents and workflows the gateway may import Python modules.
+
+    A file that is new or changed after the gateway's start waits until a person accepts it, also after a restart; other files may.
+    """
 
     def build(self, kind: LocalKind, loaded: LoadedConfig, roots: RootRules, local: LocalSources) -> LocalToolSource:
         """Build a new source of the given kind from the configuration `loaded`. Implements `LocalSourceBuilder`.

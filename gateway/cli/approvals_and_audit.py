@@ -161,9 +161,9 @@ async def _rules(records: Records) -> list[ApprovalRule]:
 @click.option("--verify", is_flag=True, help="Check that no entry was changed or removed, instead of showing entries.")
 @data_options
 def audit(since: str, server: str | None, limit: int, verify: bool, config_path: str | None, as_json: bool) -> None:
-    """Show the audit log.
+    """Show the audit log: approvals, refusals of calls and reads, and decisions about requests for input.
 
-    It has calls with side effects, refused calls, approvals, and decisions about requests for input. Arguments and results are not
+    It also has finished calls of an agent's or workflow's own tools that may have changed something. Arguments and results are not
     recorded.
     """
     span = _SPAN.fullmatch(since)

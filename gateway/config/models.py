@@ -69,7 +69,7 @@ class SseServer(Model):
 
 
 Transport = Literal["stdio", "http", "sse"]
-"""Transport to a server, the `type` of its entry in the configuration."""
+"""Transport to a server, the `type` of its entry in the configuration (`streamable-http` is read as `http`)."""
 
 ServerEntry = StdioServer | HttpServer | SseServer
 
@@ -129,9 +129,10 @@ class LimitSettings(Model):
     connections_per_address: int | None = Field(default=None, ge=1)
     """Maximum connections of one IPv4 address or IPv6 /64. Left out: half of `maxConnections`, and unlimited for this machine."""
     incomplete_bytes: int | None = Field(default=None, ge=65_536)
-    """Maximum bytes of all requests that have only partly arrived; one address or caller may use a quarter. If one of them exceeds its
-    quarter, the gateway ends the oldest of its incomplete requests. If all together exceed the limit, the address or caller with most bytes
-    loses its oldest. Left out: 64 MiB, or 16 times `maxRequestBytes` if that is more.
+    """Maximum bytes of all requests that have only partly arrived. One address or caller may use a quarter, but at least `maxRequestBytes`;
+    an address of this machine, or a client without an API key, may use all. If one exceeds its share, the gateway ends the oldest of its
+    incomplete requests. If all together exceed the limit, the address or caller with most bytes loses its oldest. Left out: 64 MiB, or 16
+    times `maxRequestBytes` if that is more.
     """
     request_bytes: int | None = Field(default=None, ge=65_536)
     """Maximum bytes of the bodies of all requests in progress. Left out: 256 MiB, or 64 times `maxRequestBytes` if that is more."""

@@ -327,7 +327,8 @@ class StepPort:
     async def judged(self, key: str, problem: str = "") -> bool:
         """Record that the code used the answer to the question `key`, or, with `problem`, why it refused the answer.
 
-        Returns false if nobody has answered the question. After a refusal, the code can ask it again with the same key.
+        Returns whether the question had an answer. If so, the code can ask a refused question again with the same key, otherwise with a
+        new key.
         """
         return self._log.caller is not None and await self._log.caller.judged(key, problem)
 

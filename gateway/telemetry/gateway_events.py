@@ -36,7 +36,7 @@ class Event:
 
 
 Listener = Callable[[Event], None]
-"""Function that receives each event. It runs synchronously inside calls, so it must be quick. Its exceptions are logged and dropped."""
+"""Function that receives the events to which it subscribed. It runs synchronously inside calls, so it must be quick. Its exceptions are logged and dropped."""
 
 
 class EventStream:

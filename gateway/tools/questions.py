@@ -16,7 +16,7 @@ from gateway.tools.context import CallContext
 T = TypeVar("T")
 
 MAX_WRONG_ANSWERS = 5
-"""Number of unusable answers to one question after which an error is raised, because only a program sends so many."""
+"""Number of unusable answers to one question, outside a durable task, after which an error is raised: only a program sends so many."""
 
 MAX_WRONG_TASK_ANSWERS = 100
 """Number of unusable answers to one question of a durable task (a background call that continues after a restart) that ends the task.
