@@ -36,7 +36,9 @@ class Event:
 
 
 Listener = Callable[[Event], None]
-"""Function that receives the events to which it subscribed. It runs synchronously inside calls, so it must be quick. Its exceptions are logged and dropped."""
+"""Function that receives the events to which it subscribed.
+
+It runs synchronously inside calls, so it must be quick. Its exceptions are logged and dropped."""
 
 
 class EventStream:
