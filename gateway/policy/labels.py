@@ -148,8 +148,7 @@ def label_result(tool: FlowTool, rules: FlowRules) -> ContentLabel:
     else:
         integrity = IntegrityLabel(tool.properties.get("source_integrity") or rules.default_integrity)
     own = tool.properties.get("confidentiality") or rules.default_confidentiality
-    is_private = tool.fits(rules.private) and own != ConfidentialityLabel.USER_IDENTITY
-    return ContentLabel(integrity, ConfidentialityLabel.PRIVATE if is_private else ConfidentialityLabel(own))
+    return ContentLabel(integrity, ConfidentialityLabel.PRIVATE if tool.fits(rules.private) else ConfidentialityLabel(own))
 
 
 def judge_flow(tool: FlowTool, rules: FlowRules, context: ContentLabel) -> Reject | None:

@@ -95,8 +95,6 @@ def test_result_is_labelled_by_rule_then_tool_then_default() -> None:
         FlowTool("c", properties={"source_integrity": "trusted", "confidentiality": "user_identity"}), rules
     ) == ContentLabel(IntegrityLabel.TRUSTED, ConfidentialityLabel.USER_IDENTITY)
     assert label_result(FlowTool("d"), rules) == UNTRUSTED
-    personal = FlowTool("a", properties={"confidentiality": "user_identity"})
-    assert label_result(personal, rules).confidentiality is ConfidentialityLabel.USER_IDENTITY
 
 
 @pytest.mark.attack(15)
