@@ -191,8 +191,8 @@ class DurablePort(Protocol):
 
         `work` receives the step's idempotency key, which is the same at every attempt. Steps of the same name are numbered in the order in
         which they begin. `repeatable` decides whether a step that was in flight when the process died runs again. It is a boolean, or a
-        function that receives the step's key without the task's id. A step that must not run again by itself is repeated only if a person,
-        who is asked, agrees. While the question is open, the deadlines of `ctx`, the call that contains the step, are paused.
+        function that receives the step's key without the task's id. If it may not run again by itself, a person must agree. While the
+        question is open, the deadlines of `ctx`, the call that contains the step, are paused.
 
         Raises:
             ToolFailed: The outcome of an earlier attempt is unknown, and no person agreed to repeat the step.

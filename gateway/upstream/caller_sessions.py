@@ -144,7 +144,7 @@ class CallerSessions:
                 held.error = f"Server {self._server!r}: no answer within {self._remote.policy.connect_timeout_seconds:g} s."
         except Exception as error:  # the supervisor boundary: a failure of one caller's session must not affect others
             cause = only_cause(error)
-            text = f"Server {self._server!r} closed this caller's session; call again, or have the operator check the server's log."
+            text = f"This caller's session with server {self._server!r} ended unexpectedly; call again, or let the operator check its log."
             held.error = str(cause) if isinstance(cause, GatewayError) else text
             logger.info("session of a caller ended server=%s reason=%s error=%s", self._server, held.error, type(cause).__name__)
         finally:

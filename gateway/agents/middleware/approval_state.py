@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -155,9 +156,9 @@ class ToolApprovalState:
             return False
         self.pending_approval_requests.remove(asked)
         scope = always_approve_scope(response)
-        is_narrow = scope == ALWAYS_APPROVE_TOOL_WITH_ARGUMENTS
-        if response.approved and scope is not None and not (is_narrow and canonical_arguments(call) is None):
-            self.add_rule(ToolApprovalRule.for_call(call, with_arguments=is_narrow))
+        if response.approved and scope is not None:
+            with suppress(ValueError):  # no later call can have the same arguments
+                self.add_rule(ToolApprovalRule.for_call(call, with_arguments=scope == ALWAYS_APPROVE_TOOL_WITH_ARGUMENTS))
         kept = {key: value for key, value in response.additional_properties.items() if key != ALWAYS_APPROVE_PROPERTY}
         answer = asked.to_function_approval_response(approved=bool(response.approved))
         answer.additional_properties.update(kept)
