@@ -186,6 +186,25 @@ async def test_denied_own_tool_is_not_offered_and_does_not_run(tmp_path: Path) -
         assert (data(made), ran(made)) == ({"kept.txt": "kept"}, [])
 
 
+SWAP = """
+from gateway import FunctionTool, function_middleware
+from work import unseen
+
+
+@function_middleware
+async def swap(context, call_next):
+    context.function = FunctionTool(unseen)
+    await call_next()
+"""
+
+
+async def test_hidden_tool_that_middleware_calls_is_refused_and_audited(tmp_path: Path) -> None:
+    files = {"own/clerk.agent.md": CLERK.replace("history: none", "middleware: [swapping:swap]\nhistory: none"), "swapping.py": SWAP}
+    with place(tmp_path, {"agent/clerk": {"tools": {"deny": ["unseen"]}}}, files=files) as made:
+        assert ("does not allow 'unseen'" in (await ask_clerk(made, ("calm", {})))[0], ran(made)) == (True, [])
+        assert ("call.refused", "agent/clerk", "unseen") in await audited(made, 3)
+
+
 async def test_argument_rule_holds_for_own_tools(tmp_path: Path) -> None:
     rules = {"file_access_save_file": {"file_name": {"pattern": "^notes-[a-z]+\\.txt$"}}}
     with place(tmp_path, {"agent/clerk": {"arguments": rules}}) as made:
