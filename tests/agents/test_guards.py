@@ -130,7 +130,8 @@ async def test_model_that_does_not_go_on_is_given_up(stream: bool) -> None:
     assert (await run(Agent(ScriptedChatClient(["quick"]), middleware=[ModelTimeoutMiddleware(5)]), stream=stream)).text == "quick"
 
 
-async def test_tool_timeout_is_reported_to_the_model() -> None:
+@pytest.mark.parametrize("tools", [{"sl*": 0.05}, {"quick": 30, "*": 0.05}])
+async def test_tool_timeout_is_reported_to_the_model(tools: dict[str, float]) -> None:
     stopped = anyio.Event()
 
     @tool
@@ -148,7 +149,7 @@ async def test_tool_timeout_is_reported_to_the_model() -> None:
         return "quick"
 
     client = ScriptedChatClient([[call("slow", "1"), call("quick", "2")], "done"])
-    await Agent(client, tools=[slow, quick], middleware=[ToolTimeoutMiddleware(30, tools={"sl*": 0.05})]).run("go")
+    await Agent(client, tools=[slow, quick], middleware=[ToolTimeoutMiddleware(30, tools=tools)]).run("go")
     assert "did not finish within 0.05 s" in results(client)[0]
     assert results(client)[1] == "quick"
     assert stopped.is_set()

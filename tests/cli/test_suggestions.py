@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.cli.configured_names import tool_names
+from gateway.config.load import load_config
 from tests.cli.processes import moongate, write_gateway
 from tests.fakes.running import ROOT, free_port, upstream_stdio
 
@@ -82,6 +84,12 @@ def test_misspelled_name_gets_a_suggestion(folder: Path, words: str, meant: str)
     finds_nothing = ("audit", "keys add", "sessions list", "tasks list --tool")
     code = 0 if words.startswith(finds_nothing) else 2 if " -c " in words or words.startswith("eval") else 5 if " check " in words else 1
     assert done.code == code, done
+
+
+def test_tool_of_a_server_without_prefix_is_suggested_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "gateway.json"
+    path.write_text('{"mcpServers": {"files": {"command": "server"}}, "policies": {"files": {"prefix": ""}}}')
+    assert "echo" in tool_names(load_config(path, environ={}), "flies__echo")
 
 
 def test_exact_name_is_not_suggested(folder: Path) -> None:
