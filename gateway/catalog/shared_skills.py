@@ -86,7 +86,8 @@ class SharedSkills:
         async with self._lock:
             await self._catalog.catch_up()
             if self._remote is None:
-                if not any(_may_have_skills(listing) for listing in self._catalog.listings if not listing.entry.is_local):
+                remote = (s for s in self._catalog.listings if not s.entry.is_local and only in (None, s.entry.source.id))
+                if not any(map(_may_have_skills, remote)):
                     return
                 from gateway.catalog.remote_skills import RemoteSkills
 

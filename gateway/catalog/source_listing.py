@@ -31,7 +31,7 @@ from gateway.policy.scopes import ScopeKind, judge_scope
 from gateway.policy.shaping import public_names
 from gateway.policy.skill_policy import judge_skill_uri
 from gateway.policy.tool_policy import hidden_by
-from gateway.tools.base import Kind, QuarantiningSource, SkillServing, Source, Tool, ToolDefinition, ToolOutcome, ToolSource
+from gateway.tools.base import Kind, QuarantiningSource, Source, Tool, ToolDefinition, ToolOutcome, ToolSource
 from gateway.tools.context import CallContext
 
 KEY_OF: Mapping[Kind, str] = {"resources": "uri", "templates": "uriTemplate", "prompts": "name"}
@@ -97,8 +97,7 @@ class SourceListing:
     @property
     def serves_skills(self) -> bool:
         """Whether the source supports the MCP skills extension (SEP-2640) now; for a remote server, this is known once it has connected."""
-        source = self.entry.source
-        return isinstance(source, SkillServing) and source.serves_skills
+        return getattr(self.entry.source, "serves_skills", False)  # `isinstance` with `SkillServing` takes 50 µs on Python 3.11
 
     def admits(self, principal: Principal, kind: ScopeKind, native: str) -> bool:
         """Return whether the scopes of the principal include the entry of this source with the given kind and native name or URI."""

@@ -372,10 +372,10 @@ def poisoning_signs(definition: JsonMapping) -> tuple[str, ...]:
     # A text may be wrapped anywhere, so a line break does not end a sentence; an empty line does.
     flat = _WRAPPED.sub(" ", lines)
     ends = [match.start() for match in _SENTENCE_END.finditer(flat)]
+    both = lines if flat == lines else f"{flat}\n\n{lines}"  # a pattern may need the start of a line
     for rule, patterns, gaps in _chains():
-        if found.get(rule.reason, 0) < rule.weight and (
-            _is_in(flat, patterns, gaps, ends if rule.in_sentence else None) or (not gaps and patterns[0].search(lines))
-        ):
+        is_open = found.get(rule.reason, 0) < rule.weight
+        if is_open and _is_in(flat if gaps else both, patterns, gaps, ends if rule.in_sentence else None):
             found[rule.reason] = rule.weight
     return tuple(found) if sum(found.values()) >= THRESHOLD else ()
 
@@ -389,7 +389,7 @@ def _chains() -> tuple[tuple[_Rule, list[re.Pattern[str]], list[int]], ...]:
     return tuple(
         (
             rule,
-            [re.compile(part, re.IGNORECASE) for part in rule.parts if isinstance(part, str)],
+            [re.compile(part) for part in rule.parts if isinstance(part, str)],
             [part for part in rule.parts if isinstance(part, int)],
         )
         for rule in _RULES
@@ -427,9 +427,12 @@ def _is_one_sentence(end: int, start: int, sentence_ends: Sequence[int] | None) 
 
 
 def _plain(text: str) -> str:
-    """Return the text in Unicode compatibility form, without invisible characters, and with single spaces. Line ends are kept."""
+    """Return the text in Unicode compatibility form and lower case, without invisible characters, and with single spaces.
+
+    Line ends are kept. The patterns are in lower case, because a search that ignores case takes twice as long.
+    """
     shown = "".join(c for c in unicodedata.normalize("NFKC", text) if c == "\n" or unicodedata.category(c) not in ("Cf", "Cc", "Mn"))
-    shown = shown.replace("\u2019", "'").replace("\u2018", "'")
+    shown = shown.casefold().replace("\u2019", "'").replace("\u2018", "'")
     return _EMPTY_LINES.sub("\n\n", _INDENTED.sub("\n", _SPACES.sub(" ", shown)))
 
 

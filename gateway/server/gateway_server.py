@@ -98,9 +98,8 @@ class GatewayServer:
         self.identity: JsonObject = {"name": name, "version": version}
         """Name and version of the server, which every result for a 2026 client contains."""
         self._instructions = instructions
-        self._local_instructions = instructions(LOCAL)
-        self.extensions: dict[str, JsonObject] = {}
-        """The MCP extensions that the server declares to clients: settings by extension id."""
+        self._local_instructions: str | None = None
+        """The instructions for local clients; `None` until the first client after a change needs them."""
         self._stack = AsyncExitStack()
         self.usages = Usages()
         """Counts the calls, requests, streams, sessions and bytes that each HTTP caller has in progress, to apply quotas."""
@@ -111,7 +110,6 @@ class GatewayServer:
         self.plain = PlainAnswers(self)
         """Answers `server/discover` and listing requests without the MCP SDK."""
         self._sdk: SdkServer | None = None
-        self._declare_skills()
         catalog.subscribe(lambda _: self.describe())
 
     def keep_tasks_in(self, records: Records, settings: TaskSettings, tools: TaskTools) -> None:
@@ -142,7 +140,6 @@ class GatewayServer:
             handler.run_with(self.runner)
             tools.run_with(self.runner)
             group.start_soon(self.runner.run)
-        self.extensions[TASKS_EXTENSION] = {}
         self.calls = CallHandler(self.parked, handler)
         group.start_soon(self.changes.run)
         if self._current is not None:
@@ -151,7 +148,9 @@ class GatewayServer:
 
     def discovery(self, principal: Principal) -> JsonObject:
         """Return the result of `server/discover` for a caller."""
-        return discover_result(self.instructions_for(principal), self.extensions)
+        # Folders of skills can always be read: for servers that cannot list them, the gateway uses the manifests of their skills.
+        skills = {SKILLS_EXTENSION: {"directoryRead": True}} if self.skills.has_skills else {}
+        return discover_result(self.instructions_for(principal), {TASKS_EXTENSION: {}, **skills})
 
     def introduction(self, version: str, principal: Principal) -> JsonObject:
         """Return the result of `initialize` for a caller. `version` is the negotiated protocol version."""
@@ -159,7 +158,11 @@ class GatewayServer:
 
     def instructions_for(self, principal: Principal) -> str:
         """Return the MCP instructions for a caller, which describe only the tools that the caller may use."""
-        return self._local_instructions if principal.scopes is None else self._instructions(principal)
+        if principal.scopes is not None:
+            return self._instructions(principal)
+        if self._local_instructions is None:
+            self._local_instructions = self._instructions(LOCAL)
+        return self._local_instructions
 
     @property
     def has_sdk(self) -> bool:
@@ -241,14 +244,8 @@ class GatewayServer:
             self.catalog.disclosure.forget(scope_of(session.profile.session_id, ""))
 
     def describe(self) -> None:
-        """Update the instructions and extensions that new clients receive. Called after changes of listings and of the configuration."""
-        self._local_instructions = self._instructions(LOCAL)
-        self._declare_skills()
+        """Let new clients receive current instructions. Called after changes of listings and of the configuration.
 
-    def _declare_skills(self) -> None:
-        """Declare the MCP skills extension to clients if any source has skills now; else stop declaring it."""
-        if self.skills.has_skills:
-            # Folders of skills can always be read: for servers that cannot list them, the gateway uses the manifests of their skills.
-            self.extensions[SKILLS_EXTENSION] = {"directoryRead": True}
-        else:
-            self.extensions.pop(SKILLS_EXTENSION, None)
+        The next client has the text built: a start with 50 servers has 50 changes, and the text describes all of them.
+        """
+        self._local_instructions = None

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 
 from gateway.json_types import JsonObject
@@ -21,7 +22,7 @@ logger = logging.getLogger(__name__)
 MAX_SECONDS = 5.0
 """Time limit for checking the lists of one server. The remaining definitions are not checked, and a warning is logged.
 
-A thousand ordinary tools take half a second.
+A thousand ordinary tools take about a second.
 """
 
 _NAMED = (
@@ -33,6 +34,9 @@ _NAMED = (
 
 Lists = Mapping[str, Sequence[JsonObject]]
 
+_lock = anyio.lowlevel.RunVar[anyio.Lock]("gateway.upstream.poisoning_check.lock")
+"""Held by the check that runs in this event loop, because checks in many threads would slow the start with many servers down."""
+
 
 class PoisoningCheck:
     """Checks the listed definitions of one server for texts that give orders to a model (tool poisoning)."""
@@ -42,13 +46,14 @@ class PoisoningCheck:
         self._server = server
         self._lists = lists
         self._judged: list[JsonObject] = []
-        self._one = anyio.Lock()
         self.found: Mapping[str, str] = {}
         """Findings of the last check: kind and name of a definition, such as `tool search` → why a person should read it."""
 
     async def judge(self) -> None:
         """Check the current listing entries if they changed since the last check, store the findings in `found`, and log new ones."""
-        async with self._one:
+        lock = _lock.get(None) or anyio.Lock()
+        _lock.set(lock)
+        async with lock:
             lists = dict(self._lists())
             listed = [entry for kind, _, _ in _NAMED for entry in lists[kind]]
             if listed == self._judged:

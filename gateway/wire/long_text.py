@@ -18,6 +18,7 @@ from typing import TypeVar, cast
 from pydantic_core import from_json, to_json
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.wire.message_sizes import LARGE_BYTES
 
 LONG_BYTES = 65_536
 """Minimum bytes, as JSON, of a string in a server's result that is sent to the client as it arrived, instead of being encoded again. A
@@ -30,7 +31,10 @@ ENDS_BYTES = 4096
 """A long string is found only if it begins within this many bytes of the message's start, and ends within this many bytes of its end."""
 
 SLICE_BYTES = 262_144
-"""Maximum bytes of a JSON string that are decoded in one slice. Between two slices, other threads can run."""
+"""Maximum bytes that are decoded or copied at once from a JSON string of at least `LARGE_BYTES`. In between, other threads can run.
+
+Shorter strings are decoded at once: for an image of 1 MB, the copies of the slices take a sixth of the call's processor time.
+"""
 
 ESCAPES_BYTES = 12
 """Length in bytes of a surrogate pair in JSON: two escapes of six bytes for one character."""
@@ -151,12 +155,12 @@ def _apart(parts: list[bytes], size: int, start: int, stop: int) -> Decoded | No
 
 
 def _text(encoded: bytes) -> str:
-    """Decode a JSON string. A long string is decoded in slices, so that other threads can run between two slices.
+    """Decode a JSON string. A string of `LARGE_BYTES` is decoded in slices, so that other threads can run between two slices.
 
     Raises:
         ValueError: `encoded` is not a JSON string.
     """
-    if len(encoded) <= SLICE_BYTES:
+    if len(encoded) < LARGE_BYTES:
         return cast("str", from_json(encoded))
     return "".join(_slices(encoded))
 
@@ -233,7 +237,7 @@ def _cut(parts: Sequence[bytes], start: int, stop: int) -> bytes:
         elif at < stop and start < end:
             found.append(memoryview(part)[max(start - at, 0) : stop - at])
         at = end
-    if stop - start <= SLICE_BYTES:
+    if stop - start < LARGE_BYTES:
         return b"".join(found)
     whole = bytearray(sum(map(len, found)))
     at = 0
