@@ -263,7 +263,9 @@ Measured {date} on {machine}.
 - Rounds are interleaved. A figure is the median of the rounds of one run, a ratio the median of the ratios within a round.
 - A slot has up to {calls:,} calls, in {rounds} rounds. Targets for ratios that vary much have three or nine times as many rounds.
 - A slot is measured again, up to three times, if the host takes more than a fiftieth of it for others.
-- All default guards are on unless a row says otherwise. Milliseconds and calls per second depend on the machine; ratios hardly do.
+- All default guards are on unless a row says otherwise. Milliseconds, calls per second and M3 depend on the machine; other ratios hardly
+  do. M3 is higher where a sleeping process wakes quickly: on an AMD EPYC it was 4 to 6, and 5 for the byte proxy in Python
+  (`benchmarks/RESULTS.md`).
 """
 
 _YARDSTICK = """The targets were set against nginx with a plain `proxy_pass` that keeps its connections: one process, default
