@@ -1,1 +1,1 @@
-"""Measurements as ratios within one run; not part of the package and not tests."""
+"""Benchmarks that compare the gateway with other programs in the same run. Neither part of the package nor of the tests."""

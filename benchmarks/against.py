@@ -1,7 +1,7 @@
-"""Compare the processor time of calls with that of an earlier revision; behind `make bench-gate AGAINST=REV`.
+"""Comparison of the CPU time per call with that of an earlier revision, for `make bench-gate AGAINST=REV`.
 
-Both gateways run side by side on one core with the same interpreter and installed packages, behind the same servers, and take turns within
-each round. The figure of a load is the median of the ratios of its rounds, so what else the machine does affects both sides alike.
+Both gateways run on the same core with the same interpreter, installed packages and upstream servers. Each round measures one gateway after
+the other. The figure of a load is the median of the ratios within each round, so other programs on the machine affect both gateways alike.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from benchmarks.sheet import Sheet
 BEFORE, NOW = "before", "gateway"
 
 MOST = 1.05
-"""Ratio of processor time up to which a plain call counts as no dearer than before."""
+"""Default limit for the ratio of the CPU time of a call to that of the earlier revision."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Compared:
-    """The ratios of one load, one for each round."""
+    """The CPU time ratios of one load, now to before, one per round."""
 
     cell: str
     ratios: list[float]
@@ -43,17 +43,17 @@ class Compared:
         return statistics.median(self.ratios)
 
     def line(self, most: float) -> str:
-        """One line for a person: the median, the middle half of the rounds, the limit."""
+        """Return a line of text with the median, the middle half of the ratios and the limit, and `FAILED` if the median is too high."""
         low, _, high = statistics.quantiles(self.ratios, n=4) if len(self.ratios) > 1 else (self.median,) * 3
         verdict = "" if self.median <= most else "  FAILED"
         return f"{self.cell:<44}{self.median:8.3f}  (middle half {low:.3f} to {high:.3f}, at most {most:.2f}){verdict}"
 
 
 def checked_out(revision: str, folder: Path) -> Path:
-    """Write the tree of `revision` below `folder`, compile it, and return where it is.
+    """Extract the files of `revision` below `folder`, compile the `gateway` package, and return the path of the files.
 
     Raises:
-        SystemExit: git does not know the revision, or there is no repository here.
+        SystemExit: git does not have the revision, or `ROOT` is not a git repository.
     """
     found = subprocess.run(["git", "-C", str(ROOT), "archive", "--format=zip", revision], capture_output=True)
     if found.returncode:
@@ -67,7 +67,7 @@ def checked_out(revision: str, folder: Path) -> Path:
 
 
 def compared(sheet: Sheet) -> list[Compared]:
-    """The ratio of now to before in each load that both completed, in the order in which they were measured."""
+    """Return the ratios of each load that both gateways completed, in the order of measurement."""
     found: list[Compared] = []
     for cell, taken in sheet.cells.items():
         pairs = zip(taken.get(NOW, ()), taken.get(BEFORE, ()), strict=False)
@@ -78,7 +78,7 @@ def compared(sheet: Sheet) -> list[Compared]:
 
 
 async def measure(plan: Plan, sheet: Sheet, checkout: Path) -> None:
-    """Measure plain calls of both eras, with an API key, before a server over stdio, and a large result."""
+    """Measure small calls of both eras, calls with an API key, calls to a stdio server, and large results on both gateways."""
     compileall.compile_dir(str(ROOT / "gateway"), quiet=2)
     small, large = plan.load(connections=16), plan.load(connections=4, result=MEGABYTE, seconds=plan.seconds * 2)
     async with cast(plan, sheet) as stage:
@@ -102,13 +102,13 @@ async def measure(plan: Plan, sheet: Sheet, checkout: Path) -> None:
 
 
 def sides(checkout: Path, command: Callable[..., Command]) -> list[Contender]:
-    """The gateway of this checkout, and that of the earlier one."""
+    """Return two contenders: the gateway of this checkout and that of the earlier revision in `checkout`."""
     before = dataclasses.replace(GATEWAY, name=BEFORE, title="Moongate before", command=partial(command, checkout=checkout))
     return [dataclasses.replace(GATEWAY, name=NOW, command=command), before]
 
 
 def _with_key(place: Place, *, checkout: Path = ROOT) -> Command:
-    """A gateway whose callers need an API key, which is kept in the contender's folder."""
+    """Configure a gateway, create an API key for it, and return its start command. The file `key` in the contender's folder has the key."""
     command = gateway(place, checkout=checkout)
     config = str(place.folder / "gateway.json")
     argv = [sys.executable, "-m", "gateway", "keys", "add", "bench", "--json", "--config", config]

@@ -1,7 +1,7 @@
-"""The yardstick of starting: a server on the SDK's low-level `Server` over standard input and output, with one tool.
+"""An MCP server with one tool on the low-level `Server` of the Python SDK: the baseline for start times and idle memory.
 
-    python -m benchmarks.bare         over standard input and output
-    python -m benchmarks.bare PORT    over HTTP, as a server that is really called
+    python -m benchmarks.bare         serve over stdin and stdout
+    python -m benchmarks.bare PORT    serve over HTTP, as an upstream for call benchmarks
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ TOOL = types.Tool(name="tool_1", description="Says it back.", input_schema={"typ
 
 
 async def list_tools(ctx: ServerRequestContext, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-    """One tool."""
+    """Return the only tool, `tool_1`."""
     return types.ListToolsResult(tools=[TOOL], ttl_ms=60_000, cache_scope="private")
 
 
 async def call_tool(ctx: ServerRequestContext, params: types.CallToolRequestParams) -> types.CallToolResult:
-    """What it was given."""
+    """Return the argument `text` as the result."""
     return types.CallToolResult(content=[types.TextContent(text=str((params.arguments or {}).get("text")))])
 
 
 async def main(port: int) -> None:
-    """Serve until the client closes the pipe, or until ended."""
+    """Serve over HTTP until the process is stopped, or with port 0 over stdio until the client closes stdin."""
     schemas = {TOOL.name: TOOL.input_schema}
     server = Server("bare", on_list_tools=list_tools, on_call_tool=call_tool, get_tool_input_schema=schemas.get)
     if port:
-        import uvicorn  # what starts over a pipe is not to load it
+        import uvicorn  # imported here, because loading it would slow down a start over stdio
 
         config = uvicorn.Config(server.streamable_http_app(), host="127.0.0.1", port=port, log_level="error")
         await uvicorn.Server(config).serve()

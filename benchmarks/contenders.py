@@ -1,8 +1,8 @@
-"""Who is measured: how each contender is found, started before an upstream, and reached. What is not installed has no program.
+"""The contenders: for each measured gateway or proxy, how to find its program, start it in front of an upstream and send requests to it.
 
-Peers live in environments of their own below `$BENCH_HOME` (default `~/.cache/moongate-bench`), which `setup.sh` fills. All get their best
-case: uvloop and httptools where they run on Python, no access log, errors alone logged, no rate limit, and a bundle of one certificate,
-because some read the bundle for each request.
+`setup.sh` installs each peer (a contender from another project) into its own environment below `$BENCH_HOME` (default
+`~/.cache/moongate-bench`). Every contender gets its fastest settings: uvloop and httptools for Python peers, no access log, only errors
+logged, no rate limit, and a CA bundle with one certificate, because some peers read the bundle for each request.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ http {{ access_log off; client_body_temp_path {folder}; proxy_temp_path {folder}
   server {{ listen 127.0.0.1:{port};
     location / {{ proxy_pass http://up; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header Host $http_host; }} }} }}
 """
-"""A plain `proxy_pass` that keeps its connections: the yardstick."""
+"""nginx configuration with a plain `proxy_pass` and keep-alive upstream connections: the baseline for ratios."""
 
 LARGE_BUFFERS = "client_body_buffer_size 4m; proxy_buffers 16 256k; proxy_buffer_size 256k; proxy_busy_buffers_size 512k;"
-"""No message of a benchmark goes through a file with these."""
+"""Buffer settings that are large enough for every benchmark message, so nginx does not write messages to temporary files."""
 
 FASTMCP = """
 import sys
@@ -57,15 +57,15 @@ ADMIN = "admin@example.com"
 
 @dataclass(frozen=True)
 class Place:
-    """Where a contender runs."""
+    """The folder and ports of a started contender."""
 
     folder: Path
-    """Its own."""
+    """The folder for the configuration, state and log of this contender."""
     port: int
     upstream: int
-    """Port of the server behind it; 0 for one over stdio."""
+    """Port of the upstream server; 0 if the upstream is a stdio server."""
     server: Sequence[str] = ()
-    """The command of a server over stdio."""
+    """Command line of the stdio server; empty if the upstream is an HTTP server."""
 
     @property
     def url(self) -> str:
@@ -74,30 +74,30 @@ class Place:
 
 @dataclass(frozen=True)
 class Contender:
-    """One of those compared."""
+    """A gateway, proxy or server that is measured, with its start command, version and request format."""
 
     name: str
     title: str
     command: Callable[[Place], Command]
     program: Callable[[], str | None]
-    """Where it is; nothing where it is not installed."""
+    """Return the path of the installed program, or `None` if the program is not installed."""
     version: Callable[[], str]
     reach: Callable[[Place], Wire] = lambda place: Wire(place.port)
     register: Callable[[Place], Any] | None = None
-    """Tells it of the upstream, where its command does not."""
+    """Register the upstream after the start; `None` if the command or the configuration file names the upstream."""
     start_seconds: float = 30.0
     eras: tuple[str, ...] = ("modern", "legacy")
 
 
 @dataclass
 class Running:
-    """A contender that answers."""
+    """A started contender that has sent its first complete tool list."""
 
     contender: Contender
     wire: Wire
     child: subprocess.Popen[bytes]
     seconds: float
-    """From its start to its first complete listing."""
+    """Seconds from the start of the process to the first tool list that contains the called tool."""
 
     @property
     def name(self) -> str:
@@ -114,10 +114,10 @@ class Running:
 async def running(
     contender: Contender, folder: Path, upstream: int = 0, *, core: int | None = None, server: Sequence[str] = ()
 ) -> AsyncGenerator[Running]:
-    """Start one, and wait until it lists what its upstream has.
+    """Start a contender, wait until its tool list contains the called tool, and stop the contender on exit.
 
     Raises:
-        CallFailed: It does not.
+        CallFailed: The process ended, or the tool was not listed within `contender.start_seconds`.
     """
     own = folder / f"{contender.name}-{free_port()}"
     own.mkdir()
@@ -140,7 +140,7 @@ async def running(
 
 
 async def _lists(wire: Wire, era: str) -> bool:
-    """Whether it lists the tool that is called."""
+    """Return whether the tool list of the contender contains the called tool."""
     try:
         return b'"%s"' % wire.tool.encode() in await listing(wire, era)
     except (OSError, CallFailed):
@@ -163,7 +163,11 @@ def gateway(
     settings: dict[str, Any] | None = None,
     checkout: Path = ROOT,
 ) -> Command:
-    """The gateway of `checkout` before its upstream, names unchanged; or before several `urls`, each with its prefix."""
+    """Write a configuration file and return the command that starts the gateway of `checkout`.
+
+    With `urls` the gateway has one upstream per URL, each with its own tool name prefix. Otherwise its only upstream is that of `place`,
+    and tool names are unchanged.
+    """
     if urls:
         servers: dict[str, Any] = {f"up{n}": {"type": "http", "url": url} for n, url in enumerate(urls)}
         policies: dict[str, Any] = {}
@@ -181,7 +185,7 @@ def gateway(
 
 
 def one_certificate(folder: Path) -> dict[str, str]:
-    """The environment in which a bundle has one certificate."""
+    """Write a CA bundle with the first system certificate only, and return the environment variables that select it."""
     bundle = os.environ.get("SSL_CERT_FILE") or ssl.get_default_verify_paths().cafile or ""
     if not Path(bundle).is_file():
         return {}
@@ -216,7 +220,7 @@ def contextforge(place: Place) -> Command:
 
 
 def token() -> str:
-    """What ContextForge takes for its administrator's."""
+    """Return a signed JWT that ContextForge accepts as a token of its administrator."""
     now = int(time.time())
     claims = {"sub": ADMIN, "iss": "mcpgateway", "aud": "mcpgateway-api", "iat": now, "exp": now + 86_400, "jti": str(now), "teams": None}
     claims |= {"is_admin": True, "user": {"email": ADMIN, "is_admin": True, "auth_provider": "cli"}}
@@ -254,21 +258,21 @@ def _npm_mcp_proxy(place: Place) -> Command:
     return Command((str(HOME / "node/js/node_modules/.bin/mcp-proxy"), *argv), {"PATH": path})
 
 
-# -- where they are --------------------------------------------------------------------------------------------------
+# -- locations --------------------------------------------------------------------------------------------------
 
 
 def installed() -> str:
-    """Of this interpreter."""
+    """Return the path of the running Python interpreter."""
     return sys.executable
 
 
 def at(path: str) -> Callable[[], str | None]:
-    """Below the folder of the peers."""
+    """Return a function that returns the absolute path of `path` below `$BENCH_HOME`, or `None` if the file does not exist."""
     return lambda: str(HOME / path) if (HOME / path).exists() else None
 
 
 def version_of(package: str, interpreter: str = "") -> Callable[[], str]:
-    """The version of an installed Python package."""
+    """Return a function that returns the name and version of a Python package installed for `interpreter` (default: the running one)."""
     command = f"from importlib.metadata import version; print(version({package!r}))"
     return lambda: f"{package} {_output(str(HOME / interpreter) if interpreter else sys.executable, '-c', command)}"
 
@@ -305,7 +309,7 @@ RELAY = Contender(
 UPSTREAM = Contender(
     "direct", "direct (no proxy)", lambda place: python("-m", "benchmarks.upstream", str(place.port), "2"), installed, _repository
 )
-"""What is behind all of them, called without one."""
+"""The upstream server, called directly without a proxy."""
 
 OVER_HTTP = [
     Contender("nginx", "nginx, plain `proxy_pass`", nginx, lambda: shutil.which("nginx"), _nginx_version),
@@ -333,7 +337,7 @@ OVER_HTTP = [
         start_seconds=90.0,
     ),
 ]
-"""In front of a server over HTTP."""
+"""Contenders that forward to an upstream HTTP server."""
 
 OVER_STDIO = [
     GATEWAY,
@@ -347,4 +351,4 @@ OVER_STDIO = [
     ),
     Contender("npm-mcp-proxy", "mcp-proxy (npm)", _npm_mcp_proxy, at("node/js/node_modules/.bin/mcp-proxy"), _npm_version),
 ]
-"""In front of a server over stdio."""
+"""Contenders that forward HTTP requests to a stdio server."""

@@ -1,12 +1,13 @@
-"""The client of every benchmark over HTTP: so many calls over so many connections, each answer checked, with times and processor time.
+"""The HTTP client of the benchmarks: sends calls over several connections, checks each response, and records latency and CPU time.
 
-One connection is a protocol of the event loop that sends its next request when it has an answer: no task, no future, no model, so that
-the driver takes less than the leanest contender. A slot ends after so many calls or seconds; what does not answer in time fails.
+Each connection is an asyncio protocol that sends its next request when a response arrives. The driver uses no tasks, futures or models
+per request, so it uses less CPU time than the fastest contender. A slot (the measurement of one load on one contender) ends after a
+number of calls or seconds; a missing response fails the slot.
 """
 
 from __future__ import annotations
 
-import asyncio  # noqa: TID251  # one connection is a protocol of the event loop
+import asyncio  # noqa: TID251  # asyncio.Protocol has no anyio equivalent
 import json
 import statistics
 import time
@@ -19,28 +20,28 @@ import httptools
 from benchmarks.payload import FIRST_NUMBER, LEGACY, META, PROTOCOL, Call
 
 OPEN_SECONDS = 20.0
-"""To connect, to shake hands and for one call on each connection."""
+"""Timeout for connecting and opening sessions, for the warm-up calls, and for closing a session."""
 
 GRACE_SECONDS = 10.0
-"""For the answers that are under way when a slot ends."""
+"""Seconds that a slot waits, after its time has passed, for the responses to in-flight requests."""
 
 
 class CallFailed(Exception):
-    """A contender did not do what was asked."""
+    """A contender sent an error, closed a connection, or did not respond in time."""
 
 
 @dataclass(frozen=True)
 class Wire:
-    """How one contender is reached."""
+    """The port, path, tool name and headers for requests to one contender."""
 
     port: int
     path: str = "/mcp"
     tool: str = "tool_1"
     headers: tuple[str, ...] = ()
-    """Whole lines, such as credentials."""
+    """Additional complete header lines, for example `authorization`."""
 
     def head(self, method: str, era: str, name: str = "", session: str = "") -> bytes:
-        """The head of a POST, up to the length of its body."""
+        """Return the head of a POST request up to `content-length: `; the caller appends the length and the blank line."""
         lines = [f"POST {self.path} HTTP/1.1", f"host: 127.0.0.1:{self.port}", *self.headers]
         lines += ["accept: application/json, text/event-stream", "content-type: application/json"]
         if era == "modern":
@@ -52,7 +53,7 @@ class Wire:
 
 @dataclass
 class Taken:
-    """What one slot took."""
+    """The measurements of one slot: calls, wall time, CPU time and latencies, all times in seconds."""
 
     calls: int
     seconds: float
@@ -65,11 +66,11 @@ class Taken:
 
     @property
     def cpu_per_thousand(self) -> float:
-        """Seconds."""
+        """CPU seconds of the contender per 1,000 calls."""
         return self.cpu_seconds / self.calls * 1000
 
     def percentile(self, part: float) -> float:
-        """Milliseconds that this part of all calls took at most."""
+        """Return the latency in milliseconds at the quantile `part` (0.99 for p99)."""
         ordered = sorted(self.latencies)
         return ordered[min(int(len(ordered) * part), len(ordered) - 1)] * 1000
 
@@ -79,7 +80,7 @@ class Taken:
 
 
 class Line(asyncio.Protocol):
-    """One connection, one request at a time; also what httptools calls back."""
+    """A client connection that sends one request at a time, with its httptools callbacks."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -87,17 +88,17 @@ class Line(asyncio.Protocol):
         self._parts: list[bytes] = []
         self._sent = 0.0
         self.answered: Callable[[int, bytes, float], None] = lambda status, body, seconds: None
-        """Status, body and time of every answer."""
+        """Callback for each response, with the status, the body and the latency in seconds."""
         self.lost: Callable[[], None] = lambda: None
 
     def send(self, request: bytes) -> None:
-        """The next request."""
+        """Send a request and start measuring its latency."""
         assert self._transport is not None
         self._sent = time.perf_counter()
         self._transport.write(request)
 
     def close(self) -> None:
-        """No more."""
+        """Abort the connection without calling `lost`."""
         self.lost = lambda: None
         if self._transport is not None:
             self._transport.abort()
@@ -122,7 +123,7 @@ class Line(asyncio.Protocol):
 
 
 class SessionLine(Line):
-    """One that hears the session it is given."""
+    """A connection that stores the session id from the `mcp-session-id` response header."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,12 +135,12 @@ class SessionLine(Line):
 
 
 class StreamLine(Line):
-    """One that waits for a stream to begin."""
+    """A connection for a GET stream, with a future for the start of the stream."""
 
     def __init__(self) -> None:
         super().__init__()
         self.begun: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        """The status."""
+        """The HTTP status, set when the response headers have arrived."""
 
     def on_headers_complete(self) -> None:
         if not self.begun.done():
@@ -147,12 +148,16 @@ class StreamLine(Line):
 
 
 async def connect(wire: Wire, line: Line) -> None:
-    """Open a connection."""
+    """Connect `line` to the port of `wire` on 127.0.0.1."""
     await asyncio.get_running_loop().create_connection(lambda: line, "127.0.0.1", wire.port)
 
 
 async def ask(line: Line, request: bytes) -> tuple[int, bytes]:
-    """One request and its answer."""
+    """Send a request and return the status and body of its response.
+
+    Raises:
+        CallFailed: The connection was closed before the response was complete.
+    """
     answer: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
     line.answered = lambda status, body, seconds: None if answer.done() else answer.set_result((status, body))
     line.lost = lambda: None if answer.done() else answer.set_exception(CallFailed("the connection was closed"))
@@ -161,7 +166,11 @@ async def ask(line: Line, request: bytes) -> tuple[int, bytes]:
 
 
 async def request(wire: Wire, era: str, method: str, params: dict[str, Any], session: str = "") -> bytes:
-    """The body of the answer to one request, over a connection of its own."""
+    """Send a JSON-RPC request over a new connection and return the response body.
+
+    Raises:
+        CallFailed: The status is not 200, or the connection was closed.
+    """
     line = Line()
     await connect(wire, line)
     try:
@@ -174,7 +183,7 @@ async def request(wire: Wire, era: str, method: str, params: dict[str, Any], ses
 
 
 async def listing(wire: Wire, era: str) -> bytes:
-    """The answer to one `tools/list`."""
+    """Send `tools/list`, in a new session if the era is `legacy`, and return the response body."""
     session = await open_session(wire) if era == "legacy" else ""
     try:
         return await request(wire, era, "tools/list", {}, session)
@@ -184,7 +193,7 @@ async def listing(wire: Wire, era: str) -> bytes:
 
 
 class Streams:
-    """2025 sessions that do nothing but listen, each on a stream of its own."""
+    """Idle 2025 sessions, each with an open GET stream."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -192,7 +201,7 @@ class Streams:
         self._sessions: list[str] = []
 
     async def open(self, count: int) -> None:
-        """So many more; returns when every stream has begun."""
+        """Open `count` more sessions and wait until the GET stream of each has started."""
         for _ in range(count):
             session = await open_session(self._wire)
             line = StreamLine()
@@ -207,7 +216,7 @@ class Streams:
                 raise CallFailed(f"a listening stream was answered with {status}")
 
     async def close(self) -> None:
-        """End all of them."""
+        """Close all streams and delete their sessions."""
         for line in self._lines:
             line.close()
         for session in self._sessions:
@@ -215,7 +224,11 @@ class Streams:
 
 
 async def post_json(wire: Wire, value: dict[str, Any]) -> bytes:
-    """The answer to a plain POST that is no MCP."""
+    """Send a JSON body with a POST request that is not an MCP message, and return the response body.
+
+    Raises:
+        CallFailed: The status is 300 or higher, or the connection was closed.
+    """
     line = Line()
     await connect(wire, line)
     body = json.dumps(value).encode()
@@ -230,7 +243,7 @@ async def post_json(wire: Wire, value: dict[str, Any]) -> bytes:
 
 
 async def plain_get(port: int, path: str) -> bytes:
-    """The answer to a plain GET."""
+    """Send a GET request and return the response body, whatever the status is."""
     wire = Wire(port)
     line = Line()
     await connect(wire, line)
@@ -241,7 +254,7 @@ async def plain_get(port: int, path: str) -> bytes:
 
 
 async def open_session(wire: Wire) -> str:
-    """Shake hands as a 2025 client; the session, empty where the server has none."""
+    """Send `initialize` and `notifications/initialized`; return the session id, or `""` if the server does not use sessions."""
     line = SessionLine()
     await connect(wire, line)
     try:
@@ -260,7 +273,7 @@ async def open_session(wire: Wire) -> str:
 
 
 async def close_session(wire: Wire, session: str) -> None:
-    """Say that a session is over."""
+    """Send a DELETE request for a session."""
     line = Line()
     await connect(wire, line)
     lines = [f"DELETE {wire.path} HTTP/1.1", f"host: 127.0.0.1:{wire.port}", *wire.headers]
@@ -272,7 +285,7 @@ async def close_session(wire: Wire, session: str) -> None:
 
 
 def whole(wire: Wire, era: str, method: str, params: dict[str, Any], session: str = "") -> bytes:
-    """One request with its head."""
+    """Return a complete HTTP request, head and body, for a JSON-RPC request with id 1."""
     stamped = {**params, "_meta": META} if era == "modern" else params
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": stamped}).encode()
     return wire.head(method, era, params.get("name", ""), session) + b"%d\r\n\r\n" % len(body) + body
@@ -280,23 +293,23 @@ def whole(wire: Wire, era: str, method: str, params: dict[str, Any], session: st
 
 @dataclass(frozen=True)
 class Load:
-    """What is asked in a slot."""
+    """The requests of a slot: their era, sizes, number and concurrency."""
 
     era: str = "modern"
     size: int = 100
     result: int = 0
     is_image: bool = False
-    """What comes back as result: an image, or prose."""
+    """Whether the result contains an image instead of prose."""
     connections: int = 1
     calls: int = 2_000
     seconds: float = 0.5
     method: str = "tools/call"
     shares_session: bool = False
-    """2025 connections are those of one client, not of as many."""
+    """Whether all 2025 connections share one session; otherwise each connection has its own session."""
 
 
 class Slot:
-    """One load on one contender."""
+    """The execution of one load on one contender."""
 
     def __init__(self, wire: Wire, load: Load) -> None:
         self._wire = wire
@@ -314,10 +327,12 @@ class Slot:
         self._sessions: list[str] = []
 
     async def run(self, cpu: Callable[[], float]) -> Taken:
-        """Open, call once on each connection, and then measure. `cpu` says what the contender has taken so far.
+        """Open the connections, make one warm-up call on each, and measure the load.
+
+        `cpu` returns the CPU seconds that the contender has used since its start.
 
         Raises:
-            CallFailed: It refused, or did not answer in time.
+            CallFailed: The contender refused a connection, closed a connection, sent an error, or did not respond in time.
         """
         load = self._load
         try:
@@ -354,7 +369,7 @@ class Slot:
         await self._done
 
     def _next(self, line: Line, head: bytes) -> None:
-        """Send the next request of a connection, or none where it is enough."""
+        """Send the next request of a connection, unless the calls or the time of the slot are used up."""
         if self._left <= 0 or time.perf_counter() >= self._until:
             self._under_way -= 1
             if not self._under_way and not self._done.done():
@@ -404,5 +419,5 @@ async def _within(seconds: float, work: Awaitable[None]) -> None:
 
 
 async def drive(wire: Wire, load: Load, cpu: Callable[[], float] = lambda: 0.0) -> Taken:
-    """One slot."""
+    """Run one slot and return its measurements."""
     return await Slot(wire, load).run(cpu)

@@ -1,11 +1,12 @@
-"""Check ratios that must not get worse, and exit with 1 if one is beyond its limit.
+"""Check that CPU time ratios are within their limits; exit with 1 if a ratio exceeds its limit or was not measured.
 
     python -m benchmarks.gate [--calls N] [--rounds N] [--against REV [--most RATIO]]
 
-Without `--against` the ratios are those to other proxies, each with slack for a machine that does other work too. With it the
-gateway of this checkout is compared with that of revision REV, both in this run (`benchmarks.against`). Rounds are interleaved and
-figures are processor time of the servers. Not part of the tests: it takes a minute or two, and its figures mean nothing on a busy
-machine. Requests and connections per call (M7) are exact, and gated by the tests.
+Without `--against`, the ratios compare the gateway with other proxies. Their limits are 30 % above the targets, because the machine may
+run other programs too. With `--against`, the ratios compare the gateway of this checkout with that of revision REV, and both are measured
+in the same run (`benchmarks.against`). The figures are CPU time of the gateways and proxies, measured in interleaved rounds. The test suite
+does not run this check, because it takes a minute or two and its figures are useless on a busy machine. The tests check the upstream
+requests and connections per call (M7), which are exact.
 """
 
 from __future__ import annotations
@@ -29,7 +30,11 @@ SMALL, LARGE, IMAGE, BY_TOOLS = "100 B, c16", "1 MB result, c4", "1 MB image, c4
 
 
 def gates() -> list[Target]:
-    """Where nginx is missing, the byte proxy stands in: it takes 2.6 times as much at 100 B, and 1.2 times with a result of 1 MB."""
+    """Return the checked ratios with their targets.
+
+    If nginx is not installed, the byte proxy `raw` replaces nginx. The proxy uses 2.6 times the CPU time of nginx for calls of 100 B and
+    1.2 times for results of 1 MB, so the targets are divided by these factors.
+    """
     floor, small, large = ("nginx", 1.0, 1.0) if shutil.which("nginx") else ("raw", 2.6, 1.2)
     return [
         Target("M1", "a call of 100 B, of the tuned SDK relay's", ratio(SMALL, "cpu", "gateway", "relay"), 1 / 13),
@@ -41,7 +46,7 @@ def gates() -> list[Target]:
 
 
 async def measure(plan: Plan, sheet: Sheet) -> None:
-    """What the gates need."""
+    """Measure the loads that the checked ratios need."""
     floor = by_name("nginx" if shutil.which("nginx") else "raw")
     async with cast(plan, sheet) as stage:
         few, many = await stage.upstream(2), await stage.upstream(MANY_TOOLS)
@@ -55,7 +60,7 @@ async def measure(plan: Plan, sheet: Sheet) -> None:
 
 
 def main() -> None:
-    """Print one line per gate."""
+    """Measure, print one line per ratio, and exit with 1 if a check failed."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--calls", type=int, default=4_000, help="most calls in a slot, which takes a third of a second at 4,000")
     cli.add_argument("--rounds", type=int, help="rounds of each load; 7, or 21 with --against")
@@ -76,7 +81,7 @@ def main() -> None:
 
 
 def _print_gates(sheet: Sheet) -> bool:
-    """Print one line per gate; returns whether one failed."""
+    """Print one line per ratio, and return whether a ratio exceeds its limit or was not measured."""
     failed = False
     for gate in gates():
         value = gate.value(sheet)
@@ -89,7 +94,7 @@ def _print_gates(sheet: Sheet) -> bool:
 
 
 def _print_compared(sheet: Sheet, most: float) -> bool:
-    """Print one line per load; returns whether one failed, or was not measured."""
+    """Print one line per load, and return whether a ratio exceeds `most` or nothing was measured."""
     found = against.compared(sheet)
     for each in found:
         sys.stdout.write(each.line(most) + "\n")

@@ -1,15 +1,16 @@
-"""What eight results of 60 MB at once cost the gateway and the small calls of others meanwhile.
+"""Benchmark of large results: gateway memory and the latency of small calls while eight results of 60 MB arrive at once.
 
     python -m benchmarks.large [--kind NAME ...] [--at-once N] [--megabytes N] [--checkout FOLDER]
 
-For each kind of result: percentiles of small calls to another server while nothing else runs and while the large results arrive, in the
-same run, and the resident memory of the gateway with its helper processes, before, at its peak, and ten seconds after.
+For each kind of result, the benchmark prints latency percentiles in milliseconds of small calls to another server, without other calls and
+while the large results arrive. It also prints the resident memory of the gateway and its helper processes in megabytes: before the large
+results, at the peak, and the growth that is left ten seconds after them.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio  # noqa: TID251  # the benchmarks run on the same loop as what they measure
+import asyncio  # noqa: TID251  # benchmarks use the same event loop as the gateway
 import json
 import os
 import sys
@@ -29,10 +30,10 @@ AFTER_SECONDS = 10.0
 QUIET_SECONDS = 3.0
 START_SECONDS = 30.0
 EVERY_SECONDS = 0.003
-"""Between two small calls."""
+"""Pause between two small calls."""
 
 SAMPLE_SECONDS = 0.02
-"""Between two looks at the memory."""
+"""Interval between two memory readings."""
 
 PIECE = 1_048_576
 
@@ -41,7 +42,7 @@ FOREIGN = "Näher am Wasser, 日本語 und 😀 dazu.\n"
 
 
 def result_of(kind: str, size: int) -> dict[str, Any]:
-    """A result of about `size` bytes of JSON."""
+    """Return a tool result of about `size` bytes of JSON. `kind` is the first item of a `KINDS` value."""
     if kind in ("foreign", "escaped"):
         return _texts(FOREIGN, size, is_escaped=kind == "escaped")
     if kind == "blocks":
@@ -71,14 +72,14 @@ KINDS = {
     "rows": ("rows", "sized"),
     "image": ("image", "sized"),
 }
-"""Kinds of results: what is in them, and how they arrive."""
+"""Kinds of results by name: the content, and the framing or transport of the response."""
 
 
 # -- the servers -------------------------------------------------------------------------------------------------------
 
 
 def reply(method: str, params: dict[str, Any]) -> dict[str, Any]:
-    """The result of one request but a large one."""
+    """Return the result of a request that is not a call of the tool `big`."""
     if method == "tools/list":
         tools = [{"name": name, "inputSchema": {"type": "object"}} for name in ("big", "small")]
         return {"resultType": "complete", "tools": tools, "ttlMs": 60_000, "cacheScope": "private"}
@@ -94,7 +95,7 @@ def reply(method: str, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def body_of(message: dict[str, Any], large: bytes) -> bytes:
-    """The answer to a request; `large` is the JSON of the large result."""
+    """Return the JSON-RPC response to a request. `large` is the JSON of the large result, for the tool `big`."""
     start = b'{"jsonrpc":"2.0","id":%d,"result":' % message["id"]
     params: dict[str, Any] = message.get("params") or {}
     is_large = message["method"] == "tools/call" and params["name"] == "big"
@@ -102,14 +103,14 @@ def body_of(message: dict[str, Any], large: bytes) -> bytes:
 
 
 def encoded(kind: str, size: int) -> bytes:
-    """The JSON of the large result of this kind."""
+    """Return the JSON of the large result of a kind."""
     content = KINDS[kind][0]
     result = {"resultType": "complete", **result_of(content, size)}
     return json.dumps(result, ensure_ascii=content == "escaped", separators=(",", ":")).encode()
 
 
 def serve_http(kind: str, size: int, port: int) -> None:
-    """Answer over HTTP until killed."""
+    """Serve MCP over HTTP until the process is killed."""
     large, way = encoded(kind, size), KINDS[kind][1]
 
     class Handler(BaseHTTPRequestHandler):
@@ -144,7 +145,7 @@ def serve_http(kind: str, size: int, port: int) -> None:
                 self.wfile.write(piece)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nothing."""
+            """Disable the access log."""
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True
@@ -154,13 +155,13 @@ def serve_http(kind: str, size: int, port: int) -> None:
 
 
 def pieces(body: bytes) -> Iterator[memoryview]:
-    """It in parts, since a single one would be copied whole."""
+    """Split a body into parts of `PIECE` bytes without copying, because a single write would copy the whole body."""
     whole = memoryview(body)
     return (whole[start : start + PIECE] for start in range(0, len(body), PIECE))
 
 
 def serve_stdio(kind: str, size: int) -> None:
-    """Answer over standard input and output until its end."""
+    """Serve MCP over stdin and stdout until stdin ends."""
     large = encoded(kind, size)
     for line in sys.stdin.buffer:
         message = json.loads(line)
@@ -171,11 +172,11 @@ def serve_stdio(kind: str, size: int) -> None:
             sys.stdout.buffer.flush()
 
 
-# -- what is measured --------------------------------------------------------------------------------------------------
+# -- measurement -------------------------------------------------------------------------------------------------------
 
 
 def members(pid: int) -> Iterator[int]:
-    """The gateway and its helper processes, without the servers that it started."""
+    """Yield the PIDs of the gateway and its helper processes, without the MCP servers that the gateway started."""
     yield pid
     for task in Path(f"/proc/{pid}/task").iterdir():
         for child in (task / "children").read_text().split():
@@ -184,19 +185,19 @@ def members(pid: int) -> Iterator[int]:
 
 
 def resident(pid: int) -> tuple[float, float]:
-    """Megabytes of the gateway itself, and of all its processes."""
+    """Return the resident megabytes of the gateway process, and of the gateway with its helper processes."""
     found: list[float] = []
     try:
         for member in members(pid):
             pages = int(Path(f"/proc/{member}/statm").read_text().split()[1])
             found.append(pages * os.sysconf("SC_PAGE_SIZE") / 1e6)
-    except (OSError, IndexError):  # one ended meanwhile
+    except (OSError, IndexError):  # a process has ended meanwhile
         pass
     return (found[0] if found else 0.0), sum(found)
 
 
 class Client:
-    """One connection to the gateway."""
+    """A client of the gateway that calls one tool repeatedly over one connection."""
 
     def __init__(self, port: int, tool: str, key: str = "") -> None:
         params = {
@@ -219,7 +220,7 @@ class Client:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def call(self) -> tuple[float, bytes]:
-        """Seconds, and the end of the answer."""
+        """Call the tool; return the seconds until the response was complete, and the last bytes of the response (at most 64 KiB)."""
         if self._streams is None:
             self._streams = await asyncio.open_connection("127.0.0.1", self._port, limit=4 * PIECE)
         reader, writer = self._streams
@@ -239,7 +240,7 @@ class Client:
 
 
 async def small_calls(client: Client, until: Callable[[], bool]) -> list[float]:
-    """Seconds of small calls, one after the other."""
+    """Make small calls one after the other until `until` returns true, and return the seconds of each call."""
     taken: list[float] = []
     while not until():
         seconds, end = await client.call()
@@ -250,13 +251,13 @@ async def small_calls(client: Client, until: Callable[[], bool]) -> list[float]:
 
 
 def percentile(taken: Sequence[float], part: float) -> float:
-    """Milliseconds."""
+    """Return the quantile `part` (0.99 for p99) of latencies in seconds, converted to milliseconds."""
     ordered = sorted(taken)
     return ordered[min(int(len(ordered) * part), len(ordered) - 1)] * 1000
 
 
 async def measure(port: int, pid: int, at_once: int) -> dict[str, float]:
-    """The figures of one kind."""
+    """Measure one kind of result on a running gateway, and return the figures by column title."""
     small, larges = Client(port, "small__small"), [Client(port, "big__big") for _ in range(at_once)]
     await small.call()
 
@@ -304,7 +305,7 @@ async def measure(port: int, pid: int, at_once: int) -> dict[str, float]:
 
 
 def run(kind: str, *, at_once: int, size: int, checkout: Path) -> dict[str, float]:
-    """Start everything, and measure one kind."""
+    """Start the servers and the gateway, and measure one kind of result."""
     port, big, small = free_ports(3)
     is_piped = KINDS[kind][1] == "stdio"
     own = ("-m", "benchmarks.large", "--serve", kind, "--megabytes", str(size / 1e6))
@@ -333,7 +334,7 @@ def run(kind: str, *, at_once: int, size: int, checkout: Path) -> dict[str, floa
 
 
 def main() -> None:
-    """Print a table."""
+    """Measure the selected kinds and print one table row per kind."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.large", description="Small calls and memory while large results arrive.")
     parser.add_argument("--kind", action="append", choices=KINDS, help="only these")
     parser.add_argument("--at-once", type=int, default=8)

@@ -1,10 +1,10 @@
-"""What an agent's run costs beyond its model calls: Moongate against agent-framework and Pydantic AI, as ratios.
+"""Benchmark of the agent loop: CPU time overhead per model call and tool call of Moongate, agent-framework and Pydantic AI.
 
     python -m benchmarks.loop [--runs N] [--rounds N] [--environments FOLDER]
 
-Every contender talks to the same scripted server and runs in an interpreter of its own beside a bare loop over the
-`openai` package there; what it needs beyond that loop is its overhead. Rounds are interleaved and medians compared. The
-other frameworks are installed into `--environments` at the first run.
+Every framework runs in its own Python environment and sends its requests to the same scripted OpenAI-compatible server. The overhead of a
+framework is its CPU time minus that of a minimal loop on the `openai` package in the same environment. Rounds are interleaved, and the
+medians are compared as ratios. The first run installs the other frameworks into `--environments`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ PACKAGES = {
     "agent-framework": ("agent-framework-core==1.9.0", "agent-framework-openai==1.8.2"),
     "pydantic-ai": ("pydantic-ai-slim[openai]>=2,<3",),
 }
-"""agent-framework as it was when its names were taken over, Pydantic AI as it is."""
+"""Requirements by framework: the agent-framework release whose names Moongate adopted, and any Pydantic AI 2 release."""
 
 TARGET = 0.5
-"""At most this much of the faster other one's time."""
+"""Largest accepted ratio of Moongate's time to that of the faster of the other frameworks."""
 
 TOOL_CALLS = 8
 SCENARIOS = ("plain", "tools", "plain-streamed", "tools-streamed")
@@ -44,7 +44,7 @@ IMPORTS = {
 
 
 class Worker:
-    """One contender, running."""
+    """A worker process that runs `loop_worker.py` for one framework."""
 
     def __init__(self, python: str, name: str, url: str) -> None:
         self._name = name
@@ -52,7 +52,7 @@ class Worker:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=HERE.parent)
 
     def measure(self, scenario: str, runs: int) -> float:
-        """Processor seconds of one run."""
+        """Make `runs` runs of a scenario, and return the CPU seconds per run."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(f"{scenario} {runs}\n")
         self._process.stdin.flush()
@@ -62,18 +62,18 @@ class Worker:
         return float(told) / runs
 
     def close(self) -> None:
-        """Let it go."""
+        """Close the stdin of the process and wait for its end; kill the process after 30 s."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
             self._process.wait(30)
-        except subprocess.TimeoutExpired:  # it has told all it had to
+        except subprocess.TimeoutExpired:  # all results have been read, so a kill loses nothing
             self._process.kill()
             self._process.wait(30)
 
 
 def set_up(folder: Path) -> dict[str, str]:
-    """The interpreter of each contender; missing ones are made."""
+    """Return the path of each framework's interpreter; create missing environments."""
     found = {"moongate": sys.executable}
     for name, packages in PACKAGES.items():
         python = folder / name / "bin" / "python"
@@ -85,7 +85,7 @@ def set_up(folder: Path) -> dict[str, str]:
 
 
 def overheads(pythons: dict[str, str], url: str, runs: int, rounds: int) -> dict[str, dict[str, float]]:
-    """Seconds beyond the bare loop, by contender and scenario: medians over interleaved rounds."""
+    """Return CPU seconds per run beyond the minimal loop, by framework and scenario: medians over interleaved rounds."""
     workers = {name: (Worker(python, name, url), Worker(python, "bare", url)) for name, python in pythons.items()}
     samples: dict[str, dict[str, list[float]]] = {name: {s: [] for s in SCENARIOS} for name in workers}
     try:
@@ -103,7 +103,7 @@ def overheads(pythons: dict[str, str], url: str, runs: int, rounds: int) -> dict
 
 
 def import_seconds(pythons: dict[str, str], rounds: int) -> dict[str, float]:
-    """Time of a fresh interpreter with the imports, beyond one without: medians of interleaved rounds."""
+    """Return the wall seconds that the imports add to an interpreter start, by framework: medians over interleaved rounds."""
     samples: dict[str, list[float]] = {name: [] for name in IMPORTS}
     for _ in range(rounds):
         for name, statement in IMPORTS.items():
@@ -117,7 +117,7 @@ def import_seconds(pythons: dict[str, str], rounds: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure and print the ratios."""
+    """Measure the overheads and import times, and print the ratios."""
     parser = argparse.ArgumentParser(description="Overhead of an agent's run.")
     parser.add_argument("--runs", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=7)
@@ -141,9 +141,10 @@ def main() -> None:
 
 
 def _verdict(own: float, other: float) -> str:
-    """The ratio, and whether it is what it must be.
+    """Return the ratio as text, and whether the ratio is within `TARGET`.
 
-    Below nought a run costs less than the bare loop, whose `openai` package builds a model of every answer; then there is no ratio.
+    A negative value is not used for a ratio. It means that a run uses less CPU time than the minimal loop, which is possible because the
+    `openai` package builds a model object for every response.
     """
     if other <= 0:
         return f"has no ratio: the other one costs less than the bare loop, and ours {'less still' if own < other else 'MORE than that'}"

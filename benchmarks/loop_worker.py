@@ -1,10 +1,10 @@
-"""One contender of `benchmarks.loop`, in the interpreter that has its packages: makes runs on command and says what they cost.
+"""The worker process of `benchmarks.loop` for one framework: runs agents on command and prints their CPU time.
 
     python loop_worker.py NAME BASE_URL
 
-Reads lines `SCENARIO RUNS` from stdin and answers each with the processor seconds that the runs took. A scenario is
-`plain` (one model call), `tools` (a model call with eight tool calls, then the answer), or the same with `-streamed`.
-Imports nothing of Moongate but what the contender `moongate` needs, because the other interpreters do not have it.
+The worker reads lines `SCENARIO RUNS` from stdin and, for each line, prints the CPU seconds of all runs together. A scenario is `plain`
+(one model call), `tools` (a model call that requests eight tool calls, then a second model call), or either with `-streamed`. Only the
+function `moongate` imports Moongate, because the environments of the other frameworks do not contain it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from asyncio import gather  # noqa: TID251  # the other interpreters need not have anyio
+from asyncio import gather  # noqa: TID251  # the other environments may lack anyio
 from asyncio import run as run_loop  # noqa: TID251  # as above
 from collections.abc import Awaitable, Callable
 from importlib import import_module
@@ -42,12 +42,12 @@ TOOL = {"type": "function", "function": {"name": "weather_async", "description":
 
 
 def imported(name: str) -> Any:
-    """A module that only another interpreter has."""
+    """Import a module that only the environment of another framework contains, so type checkers cannot resolve it."""
     return import_module(name)
 
 
 def bare(url: str) -> Run:
-    """The least a program can do with the package: its calls, and nothing else."""
+    """Return a minimal agent loop on the `openai` package, the baseline for the overhead of the frameworks."""
     from openai import AsyncOpenAI
 
     client: Any = AsyncOpenAI(api_key="x", base_url=url)
@@ -89,7 +89,7 @@ def bare(url: str) -> Run:
 
 
 def moongate(url: str) -> Run:
-    """Moongate's agent."""
+    """Return a function that runs a Moongate agent."""
     from gateway import Agent, OpenAIChatCompletionClient
 
     client = OpenAIChatCompletionClient(MODEL, api_key="x", base_url=url)
@@ -104,7 +104,7 @@ def moongate(url: str) -> Run:
 
 
 def agent_framework(url: str) -> Run:
-    """agent-framework's."""
+    """Return a function that runs an agent of agent-framework."""
     agents, clients = imported("agent_framework"), imported("agent_framework.openai")
     client = clients.OpenAIChatCompletionClient(MODEL, api_key="x", base_url=url)
     agent = agents.Agent(client=client, instructions=INSTRUCTIONS, tools=[weather_async])
@@ -118,7 +118,7 @@ def agent_framework(url: str) -> Run:
 
 
 def pydantic_ai(url: str) -> Run:
-    """Pydantic AI's."""
+    """Return a function that runs an agent of Pydantic AI."""
     models, providers = imported("pydantic_ai.models.openai"), imported("pydantic_ai.providers.openai")
     model = models.OpenAIChatModel(MODEL, provider=providers.OpenAIProvider(api_key="x", base_url=url))
     agent = imported("pydantic_ai").Agent(model, instructions=INSTRUCTIONS, tools=[weather_async])
@@ -133,7 +133,11 @@ def pydantic_ai(url: str) -> Run:
 
 
 async def serve(run: Run) -> None:
-    """Answer the commands on stdin."""
+    """Execute each command line from stdin and print its CPU seconds.
+
+    Raises:
+        SystemExit: A run returned an unexpected text.
+    """
     for line in sys.stdin:
         scenario, count = line.split()
         task, _, mode = scenario.partition("-")

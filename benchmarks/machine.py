@@ -1,8 +1,8 @@
-"""The machine under the benchmarks: processes on cores of their own, what they take of processor and memory, and what the machine is."""
+"""Helpers for processes and the machine: start processes pinned to a core, read their CPU time and memory, describe the machine."""
 
 from __future__ import annotations
 
-import asyncio  # noqa: TID251  # the benchmarks run on the same loop as what they measure
+import asyncio  # noqa: TID251  # benchmarks use the same event loop as the gateway
 import contextlib
 import os
 import platform
@@ -22,11 +22,11 @@ from tests.fakes.running import free_port as free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 STOP_SECONDS = 10.0
-"""For a process that is told to end; then it is killed."""
+"""Seconds between SIGTERM and SIGKILL when a process is stopped."""
 
 
 def run_loop(main: Coroutine[Any, Any, Any]) -> Any:
-    """As `asyncio.run`, on uvloop where that is installed."""
+    """Run a coroutine as `asyncio.run` does, on uvloop if uvloop is installed."""
     factory = import_module("uvloop").new_event_loop if find_spec("uvloop") else None
     with asyncio.Runner(loop_factory=factory) as runner:
         return runner.run(main)
@@ -36,7 +36,7 @@ def run_loop(main: Coroutine[Any, Any, Any]) -> Any:
 
 
 def cores() -> tuple[int, int]:
-    """Two cores of this process: for what is measured, and for all else. The same one twice where there is but one."""
+    """Return the core for contenders and the core for all other processes. Both are the same on a machine with one core."""
     if not hasattr(os, "sched_getaffinity"):
         return (0, 0)
     mine = sorted(_ALL_CORES)
@@ -44,12 +44,12 @@ def cores() -> tuple[int, int]:
 
 
 _ALL_CORES = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset[int]()
-"""As they were at the start: pinning narrows what the system says."""
+"""Cores available at import. Read once, because pinning reduces the set that `sched_getaffinity` returns."""
 
 
 @contextlib.contextmanager
 def pinned(core: int | None) -> Generator[None]:
-    """What is started meanwhile runs on this core only."""
+    """Pin this process, and the processes it starts inside the block, to one core; `None` changes nothing."""
     if core is None or not hasattr(os, "sched_setaffinity"):
         yield
         return
@@ -62,13 +62,13 @@ def pinned(core: int | None) -> Generator[None]:
 
 
 def stand_aside() -> None:
-    """Leave the core of what is measured; all that is started from here has to be pinned there."""
+    """Pin this process to the second core. Child processes inherit this, so contenders must be pinned to the first core explicitly."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {cores()[1]})
 
 
 def host_took() -> float:
-    """Seconds that the host has taken from these cores so far for others (steal), each core counted; 0 where the system does not say."""
+    """Return the steal time since boot in seconds, summed over the cores of `cores`; 0 if `/proc/stat` does not exist."""
     stat = Path("/proc/stat")
     lines = stat.read_text().splitlines() if stat.exists() else []
     mine = {f"cpu{core}" for core in cores()}
@@ -76,7 +76,7 @@ def host_took() -> float:
 
 
 _STEAL = 8
-"""The column of it in /proc/stat (proc(5))."""
+"""Column of the steal time in a `cpu` line of `/proc/stat`; see proc(5)."""
 
 
 # -- processes -------------------------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ _STEAL = 8
 
 @dataclass(frozen=True)
 class Command:
-    """How a program is started."""
+    """The command line, additional environment variables and working directory of a program."""
 
     argv: tuple[str, ...]
     env: dict[str, str] = field(default_factory=dict[str, str])
@@ -93,13 +93,13 @@ class Command:
 
 
 def python(*argv: str, checkout: Path = ROOT) -> Command:
-    """A program of this interpreter that imports `gateway` and `benchmarks` from `checkout`."""
+    """Return a command that runs this Python interpreter with `argv` and imports `gateway` and `benchmarks` from `checkout`."""
     return Command((sys.executable, *argv), {"PYTHONPATH": str(checkout)}, checkout)
 
 
 @contextlib.contextmanager
 def started(command: Command, *, core: int | None = None, log: Path | None = None) -> Generator[subprocess.Popen[bytes]]:
-    """A process and all it starts, on one core, ended on leaving."""
+    """Start a process on one core, and stop the process and its children on exit. `log` receives stdout and stderr."""
     out = log.open("wb") if log is not None else subprocess.DEVNULL
     with pinned(core):
         child = subprocess.Popen(
@@ -120,39 +120,39 @@ def started(command: Command, *, core: int | None = None, log: Path | None = Non
 
 
 def stop(child: subprocess.Popen[bytes]) -> None:
-    """End a process of `started`, and what it leaves behind."""
+    """Send SIGTERM to a process of `started`, wait, and kill its remaining process group."""
     if child.returncode is not None:
         return
-    os.kill(child.pid, signal.SIGTERM)  # `terminate` would wait for one that has ended, and its number be another's
+    os.kill(child.pid, signal.SIGTERM)  # `terminate` may reap the child, and its PID may then be reused
     until = time.monotonic() + STOP_SECONDS
     while not has_ended(child) and time.monotonic() < until:
         time.sleep(0.01)
-    os.killpg(child.pid, signal.SIGKILL)  # it is not waited for yet, so its number is its own
+    os.killpg(child.pid, signal.SIGKILL)  # the child is not reaped yet, so its PID is still its own
     child.wait()
 
 
 def has_ended(child: subprocess.Popen[bytes]) -> bool:
-    """Whether a process is over; it still has to be waited for."""
+    """Return whether a process has exited, without reaping the process."""
     return child.returncode is not None or os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def cpu_seconds(pid: int) -> float:
-    """Time on a processor of all threads that a process has (nanosecond counters of the scheduler)."""
+    """Return the CPU seconds of all current threads of a process, from the nanosecond counters of the scheduler."""
     nanoseconds = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended just now
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended meanwhile
             nanoseconds += int((task / "schedstat").read_text().split()[0])
     return nanoseconds / 1e9
 
 
 def megabytes(pid: int) -> float:
-    """Its own memory and its share of what it shares (PSS), without its children."""
+    """Return the proportional set size (PSS) of a process in MiB: private memory plus its share of shared memory, without children."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
 
 def free_ports(count: int) -> list[int]:
-    """As `free_port`, so many different ones."""
+    """Return `count` different free ports."""
     found: set[int] = set()
     while len(found) < count:
         found.add(free_port())
@@ -160,10 +160,10 @@ def free_ports(count: int) -> list[int]:
 
 
 def wait_for_port(port: int, child: subprocess.Popen[bytes], seconds: float) -> None:
-    """Until somebody listens.
+    """Wait until a process accepts connections on a port.
 
     Raises:
-        TimeoutError: Nobody does, or the process ended.
+        TimeoutError: The port did not accept a connection within `seconds`, or `child` ended.
     """
     until = time.monotonic() + seconds
     while time.monotonic() < until and not has_ended(child):
@@ -174,7 +174,7 @@ def wait_for_port(port: int, child: subprocess.Popen[bytes], seconds: float) -> 
 
 
 def machine_class() -> str:
-    """Cores, memory and kind of machine, without its name."""
+    """Return the cores, CPU model, memory, system and Python version of the machine, without the host name."""
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     gigabytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30

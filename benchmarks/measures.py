@@ -1,7 +1,7 @@
-"""What the results page is made of, measured once: one function per part, each with its own processes, all into one `Sheet`.
+"""The measurements of the results page: one function per part, each with its own processes. All parts write to one `Sheet`.
 
-Contenders run on one core; the driver and what is behind them on the other. Rounds are interleaved, in turn forwards and backwards. What
-fails is noted with its reason and left out; the rest goes on.
+Contenders run on one core, the driver and the upstream servers on the other. Rounds are interleaved, and every second round measures the
+contenders in reverse order. A failed contender or load is recorded with its reason and left out; the other measurements continue.
 """
 
 from __future__ import annotations
@@ -29,37 +29,37 @@ T = TypeVar("T")
 
 MEGABYTE = 1_000_000
 SETTLE_SECONDS = 2.0
-"""Before idle memory is read."""
+"""Seconds without requests before idle memory is read."""
 
 MANY_SESSIONS = 200
 LONG_RUN = 25
-"""Times the calls of a slot: what memory must not grow by (100,000 calls)."""
+"""Length of the memory growth run in slots: 25 slots of 4,000 calls are 100,000 calls."""
 
 START_SECONDS = 30.0
-"""For a first complete list."""
+"""Timeout from the start of a process to its first complete tool list."""
 
 PATIENCE_SECONDS = 8.0
-"""A contender that has taken so long for one load is spared its later rounds, and all others the wait."""
+"""Seconds that a contender may spend on one load. `rounds` skips the later rounds of a slower contender, to save time."""
 
 OFTEN = 3
-"""Times the rounds, where a target is set for a ratio that moves much by itself."""
+"""Factor for the number of rounds if a target depends on a ratio that varies much between rounds."""
 
 MOST_OFTEN = 9
-"""Times the rounds, where it moves more than the target allows."""
+"""Factor for the number of rounds if the ratio varies more between rounds than its target allows."""
 
 MOST_TAKEN = 0.02
-"""Of the time of its cores that a host that shares them may take from a slot or a start: one of which it took more is measured again."""
+"""Largest share of CPU steal time (time that the host gave to other guests) in a slot or start; a larger share repeats the measurement."""
 
 TRIES = 4
-"""For such a one; that of which the host took least counts."""
+"""Maximum number of attempts for a slot or start; the attempt with the smallest steal time counts."""
 
 CALM_SECONDS = 10.0
-"""For memory to come back after a load."""
+"""Seconds to wait until the memory of the gateway has returned to its idle size after a load."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is done."""
+    """The number of calls and rounds of a measurement, its folder and its progress callback."""
 
     folder: Path
     calls: int = 4_000
@@ -68,18 +68,21 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """A slot ends after so many, however few the calls."""
+        """Maximum duration of a slot; the slot then ends even if fewer than `calls` calls were made."""
         return self.calls / 12_000
 
     def load(self, **fields: Any) -> Load:
-        """A load of this plan."""
+        """Return a load with the calls and seconds of this plan, with `fields` set on top."""
         return dataclasses.replace(Load(calls=self.calls, seconds=self.seconds), **fields)
 
 
 async def rounds(
     plan: Plan, sheet: Sheet, cell: str, load: Load, targets: Sequence[Running], often: Collection[str] = (), times: int = OFTEN
 ) -> None:
-    """One load on all of these, in turn, those named `often` so many times as often; the first round warms up."""
+    """Measure one load on all targets, round by round, and record the figures under `cell` in the sheet.
+
+    Targets named in `often` get `times` times as many rounds. The figures of the first round, the warm-up, are dropped.
+    """
     plan.say(cell)
     there, spent = list(targets), dict.fromkeys((target.name for target in targets), 0.0)
     for turn in range(plan.rounds * (times if often else 1) + 1):
@@ -105,7 +108,10 @@ async def rounds(
 
 
 async def _undisturbed(measured: Callable[[], Awaitable[T]], again: Callable[[], None]) -> T:
-    """What is measured, or measured once more while the host takes much of the time for others."""
+    """Measure, and repeat the measurement up to `TRIES` times in total while the CPU steal time is above `MOST_TAKEN`.
+
+    Call `again` before each repetition, and return the result of the attempt with the smallest steal time.
+    """
     tries: list[tuple[float, T]] = []
     while True:
         began, before = time.monotonic(), host_took()
@@ -118,7 +124,7 @@ async def _undisturbed(measured: Callable[[], Awaitable[T]], again: Callable[[],
 
 
 class Cast:
-    """Those that run at once; each is started when it is asked for, and one that does not start is noted."""
+    """The processes of one part. A contender that cannot be started is recorded in the sheet."""
 
     def __init__(self, plan: Plan, sheet: Sheet, stack: contextlib.AsyncExitStack) -> None:
         self._plan = plan
@@ -126,7 +132,7 @@ class Cast:
         self._stack = stack
 
     async def start(self, contender: Contender, upstream: int = 0, *, server: Sequence[str] = (), core: int | None = None) -> list[Running]:
-        """It, or nothing."""
+        """Start a contender and return it in a list; return an empty list if it is not installed or does not start."""
         if contender.program() is None:
             self._sheet.fail(contender.title, "not installed")
             return []
@@ -139,7 +145,7 @@ class Cast:
             return []
 
     async def upstream(self, tools: int, ttl_ms: int = 60_000, kind: str = "both", eras: tuple[str, ...] = UPSTREAM.eras) -> Running:
-        """The server behind them."""
+        """Start an upstream server on the core of the driver, and return it."""
 
         def command(place: Place) -> Command:
             return python("-m", "benchmarks.upstream", str(place.port), str(tools), str(ttl_ms), kind)
@@ -151,13 +157,13 @@ class Cast:
 
 @contextlib.asynccontextmanager
 async def cast(plan: Plan, sheet: Sheet) -> AsyncGenerator[Cast]:
-    """A part and its processes."""
+    """Provide the `Cast` of one part, and stop its processes on exit."""
     async with contextlib.AsyncExitStack() as stack:
         yield Cast(plan, sheet, stack)
 
 
 def by_name(name: str) -> Contender:
-    """One of those over HTTP."""
+    """Return the contender of `OVER_HTTP` with this name."""
     return next(contender for contender in OVER_HTTP if contender.name == name)
 
 
@@ -172,7 +178,7 @@ UNSCANNED = dataclasses.replace(GATEWAY, name="unscanned", title="Moongate, `hid
 
 
 async def hop(plan: Plan, sheet: Sheet) -> None:
-    """M1, M2, M3, M7, M10 and the table of all contenders."""
+    """Measure calls of several sizes on all contenders: targets M1, M2, M3, M7 and M10, and the table of contenders."""
     async with cast(plan, sheet) as stage:
         upstream = await stage.upstream(2)
         everyone = [upstream]
@@ -199,7 +205,7 @@ async def hop(plan: Plan, sheet: Sheet) -> None:
 
 
 async def counted(plan: Plan, sheet: Sheet, upstream: Wire, targets: Sequence[Running]) -> None:
-    """M7: what a call is upstream."""
+    """Count the upstream requests and connections that calls and tool lists cause (target M7)."""
     for target in targets:
         for era in ("modern", "legacy"):
             load = plan.load(connections=8, era=era, calls=500, seconds=5.0)
@@ -220,7 +226,7 @@ async def counted(plan: Plan, sheet: Sheet, upstream: Wire, targets: Sequence[Ru
 
 
 async def catalogue(plan: Plan, sheet: Sheet) -> None:
-    """M5 and M6."""
+    """Measure calls with a large catalog (target M5) and tool lists (target M6)."""
     async with cast(plan, sheet) as stage:
         few, many = await stage.upstream(2), await stage.upstream(5_000)
         small, large = await stage.start(GATEWAY, few.wire.port), await stage.start(called("many"), many.wire.port)
@@ -236,7 +242,7 @@ async def catalogue(plan: Plan, sheet: Sheet) -> None:
 
 
 def called(name: str) -> Contender:
-    """A gateway under another name, where there are two."""
+    """Return the gateway contender under another name, to measure two gateways in one load."""
     return dataclasses.replace(GATEWAY, name=name)
 
 
@@ -246,7 +252,10 @@ SDK_SERVER = Contender(
 
 
 async def translated(plan: Plan, sheet: Sheet) -> None:
-    """M4: 2025 clients of a server on the SDK, which takes most of the time: it has a core to itself, and the driver shares the other."""
+    """Measure 2025 and 2026 clients of a server on the MCP SDK (target M4).
+
+    The SDK server uses most of the CPU time, so it has one core to itself; the driver and the contenders share the other core.
+    """
     async with cast(plan, sheet) as stage:
         server = await stage.start(SDK_SERVER, core=cores()[1])
         everyone = list(server)
@@ -263,17 +272,17 @@ SERVERS = {
     "2025 server, streams": ("2025-streams", "legacy"),
     "2026 server, streams": ("streams", "modern"),
 }
-"""By load the kind of the server and the era of its clients: the server's own, for what only passes bytes on."""
+"""Server kind and client era by load. Client and server have the same era, because nginx cannot translate between eras."""
 
 SHORTER = 0.6
-"""The length of a slot before these, of the others: there are many, and all together are to take a minute."""
+"""Slot duration in `servers`, relative to the other parts. The part has many loads, which should take one minute in total."""
 
 TRANSLATORS = ("gateway", "relay", "fastmcp")
-"""Who may have clients of one era before a server of another."""
+"""Names of the contenders that translate between clients of one era and servers of the other."""
 
 
 async def servers(plan: Plan, sheet: Sheet) -> None:
-    """In front of servers that speak 2025 with sessions, and of those whose answers are event streams."""
+    """Measure contenders in front of 2025 servers with sessions and of servers that respond with SSE streams."""
     seconds = plan.seconds * SHORTER
     for cell, (kind, era) in SERVERS.items():
         async with cast(plan, sheet) as stage:
@@ -292,13 +301,13 @@ async def servers(plan: Plan, sheet: Sheet) -> None:
 
 @dataclass(frozen=True)
 class Start:
-    """A gateway that is started."""
+    """The upstreams and the state folder of a gateway start that is measured."""
 
     urls: Sequence[str]
     complete: int
-    """Upstreams whose tools the list has when it is complete."""
+    """Number of upstreams whose tools a complete tool list contains."""
     folder: Path | None = None
-    """Of a former one, which has listed all; nothing for a new one each time."""
+    """State folder of an earlier gateway that listed all upstreams; `None` to use a new, empty folder for each start."""
 
 
 COMPARED = (
@@ -308,11 +317,11 @@ COMPARED = (
     "1 and a known one that refuses",
     "1 and a known one that is silent",
 )
-"""Starts that are to take the same time."""
+"""Names of the starts that should take equally long; they get `MOST_OFTEN` times as many rounds."""
 
 
 async def starts(plan: Plan, sheet: Sheet) -> None:
-    """M8: from the start of the process to the first complete listing."""
+    """Measure the time from the start of the process to the first complete tool list (target M8)."""
 
     def relay(place: Place) -> Command:
         return python("-m", "benchmarks.relay", str(place.port), urls[0])
@@ -351,7 +360,7 @@ def _url(port: int) -> str:
 
 @contextlib.contextmanager
 def listening(ports: Sequence[int]) -> Generator[None]:
-    """Upstreams of ten tools each."""
+    """Run upstream servers with ten tools each on `ports`."""
     if not ports:
         yield
         return
@@ -361,7 +370,10 @@ def listening(ports: Sequence[int]) -> Generator[None]:
 
 
 async def begin(plan: Plan, sheet: Sheet, name: str, start: Start, command: Callable[[Place], Command] | None = None) -> None:
-    """One start, up to the first complete list; processor time too, which depends less on what else the machine does."""
+    """Measure one start up to the first complete tool list, and record its wall time and CPU time.
+
+    CPU time depends less on the other processes of the machine than wall time does.
+    """
     try:
         taken = await _undisturbed(partial(_begun, plan, start, command), lambda: sheet.note(AGAIN, f"start, {name}", 1))
     except CallFailed as error:
@@ -372,7 +384,11 @@ async def begin(plan: Plan, sheet: Sheet, name: str, start: Start, command: Call
 
 
 async def _begun(plan: Plan, start: Start, command: Callable[[Place], Command] | None) -> tuple[float, float]:
-    """Seconds of a start, and of its processor time."""
+    """Start a process and return the wall seconds and CPU seconds until its first complete tool list.
+
+    Raises:
+        CallFailed: The process did not send a complete tool list within `START_SECONDS`.
+    """
     folder = start.folder or Path(tempfile.mkdtemp(prefix="start-", dir=plan.folder))
     place = Place(folder, free_port(), 0)
     made = command(place) if command is not None else gateway(place, urls=start.urls)
@@ -388,7 +404,7 @@ async def _begun(plan: Plan, start: Start, command: Callable[[Place], Command] |
 
 
 async def memory(plan: Plan, sheet: Sheet) -> None:
-    """M9 and M12: what idle sessions, many calls and many connections leave behind."""
+    """Measure the memory used by idle sessions, after many calls (target M9) and after many connections (target M12)."""
     async with cast(plan, sheet) as stage:
         upstream = await stage.upstream(2)
         for contender in (GATEWAY, RELAY):
@@ -431,13 +447,13 @@ async def _crowd(plan: Plan, sheet: Sheet, one: Running) -> None:
             load = plan.load(connections=connections, seconds=plan.seconds * 2, calls=plan.calls * 2)
             await rounds(once, sheet, f"crowd, c{connections}", load, [one])
     until = time.monotonic() + CALM_SECONDS
-    while (now := one.megabytes()) > idle * 1.1 and time.monotonic() < until:  # noqa: ASYNC110  # another process tells nobody
+    while (now := one.megabytes()) > idle * 1.1 and time.monotonic() < until:  # noqa: ASYNC110  # memory can only be polled
         await anyio.sleep(0.5)
     sheet.note("memory after 256 connections / idle", one.name, now / idle)
 
 
 async def bridges(plan: Plan, sheet: Sheet) -> None:
-    """M11: a server over stdio, called over HTTP."""
+    """Measure contenders that forward HTTP requests to a stdio server (target M11)."""
     server = [python().argv[0], str(ROOT / "benchmarks" / "stdio_server.py"), str(cores()[1])]
     async with cast(plan, sheet) as stage:
         everyone: list[Running] = []

@@ -1,9 +1,10 @@
-"""Measures every target of the hop, several times in a row, and writes docs/benchmarks.md.
+"""Measure every target of the gateway several times in a row, and write docs/benchmarks.md.
 
     python -m benchmarks.page [--runs N] [--calls N] [--rounds N] [--part NAME]… [--keep FILE] [--from FILE] [--out FILE] [--note TEXT]…
 
-Everything listens on the loopback interface only, and everything that was started is ended. `--keep` writes what was measured as JSON, and
-`--from` makes the page of such a file again. What is not installed is named and left out; `setup.sh` installs it.
+All processes listen on the loopback interface only and are stopped at the end. `--keep` writes the measurements to a JSON file, and
+`--from` writes the page again from that file. Contenders that are not installed are left out and listed on the page; `setup.sh` installs
+them.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 
 
 async def measure(plan: Plan, parts: list[str]) -> Sheet:
-    """One run."""
+    """Measure the named parts once, and record the CPU steal time of the run."""
     sheet = Sheet()
     began, before = time.monotonic(), host_took()
     for name in parts:
         try:
             await PARTS[name](plan, sheet)
-        except Exception as error:  # one part that breaks is named, and the others go on
+        except Exception as error:  # the failure is recorded, and the other parts are still measured
             sheet.fail(f"part {name}", f"{type(error).__name__}: {error}")
     sheet.note(TAKEN, "host", (host_took() - before) / (time.monotonic() - began) / len(set(cores())))
     return sheet
 
 
 def versions() -> dict[str, str]:
-    """Of everybody that is installed."""
+    """Return the version of each installed contender by name."""
     found: dict[str, str] = {}
     for contender in [*OVER_HTTP, *OVER_STDIO]:
         if contender.name not in found and contender.program() is not None:
@@ -53,13 +54,13 @@ def versions() -> dict[str, str]:
 
 
 def say(text: str) -> None:
-    """Progress, with the seconds since the start."""
+    """Write a progress message to stderr, with the seconds since the start."""
     sys.stderr.write(f"{time.monotonic() - BEGAN:5.0f} s  {text}\n")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """All runs, as JSON."""
-    compileall.compile_dir(str(ROOT / "gateway"), quiet=2)  # as installers do; an environment may forbid starts to keep bytecode
+    """Make all runs and return their conditions and figures, ready for JSON; with `--keep`, write the file after each run."""
+    compileall.compile_dir(str(ROOT / "gateway"), quiet=2)  # as pip does; `PYTHONDONTWRITEBYTECODE` may be set
     machine = machine_class()
     stand_aside()
     about = About(time.strftime("%Y-%m-%d", time.gmtime()), machine, versions(), options.calls, options.rounds, options.note)
@@ -79,7 +80,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, write the page, and print the targets."""
+    """Measure or load the figures, write the page or print its tables, and print the targets."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--runs", type=int, default=3)
     cli.add_argument("--calls", type=int, default=4_000, help="at most so many in a slot, a third of a second long at 4,000")

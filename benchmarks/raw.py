@@ -1,4 +1,6 @@
-"""The floor in Python: an ASGI application that passes bytes on over kept connections, and looks at nothing.
+"""A minimal byte proxy, the lower bound for proxies in Python: an ASGI application that forwards bodies without parsing them.
+
+The proxy sends all requests over keep-alive connections to the upstream.
 
     python -m benchmarks.raw PORT UPSTREAM_URL
 """
@@ -18,7 +20,7 @@ PASSED = (b"accept", b"content-type", b"mcp-protocol-version", b"mcp-method", b"
 
 
 class Raw:
-    """The application."""
+    """The ASGI application."""
 
     def __init__(self, upstream: str) -> None:
         parts = urlsplit(upstream)
@@ -43,4 +45,4 @@ class Raw:
 
 if __name__ == "__main__":
     settings = {"host": "127.0.0.1", "log_level": "error", "lifespan": "off", "timeout_keep_alive": 75, "loop": "asyncio"}
-    uvicorn.run(Raw(sys.argv[2]), port=int(sys.argv[1]), **settings)  # pyright: ignore[reportArgumentType]  # keyword by keyword
+    uvicorn.run(Raw(sys.argv[2]), port=int(sys.argv[1]), **settings)  # pyright: ignore[reportArgumentType]  # mixed value types

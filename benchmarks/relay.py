@@ -1,4 +1,4 @@
-"""The yardstick: the leanest relay on the SDK's own parts, tuned as far as its public options go.
+"""A minimal MCP relay on the Python SDK, tuned with the SDK's public options: the baseline for ratios to SDK-based proxies.
 
     python -m benchmarks.relay PORT UPSTREAM_URL
 """
@@ -16,7 +16,7 @@ from mcp.server.lowlevel import Server
 
 
 async def main(port: int, upstream: str) -> None:
-    """Relay until stopped."""
+    """Connect to the upstream, cache its tool list, and relay calls until the process is stopped."""
     async with Client(upstream, mode="auto") as client:
         listed = await client.list_tools()
         schemas = {tool.name: tool.input_schema for tool in listed.tools}

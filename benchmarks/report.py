@@ -1,6 +1,6 @@
-"""The results page out of what was measured: targets as figures, tables as text. Pure; `page` reads and writes.
+"""The targets and the text of the results page, computed from the measured sheets. `benchmarks.page` reads and writes the files.
 
-A figure is the median over the rounds of one run of the ratio within a round; a target holds where it holds in every run.
+A ratio is computed within each round, and its figure is the median over the rounds of one run. A target holds if it holds in every run.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from dataclasses import dataclass, field
 from benchmarks.sheet import AGAIN, TAKEN, Sheet
 
 Value = Callable[[Sheet], float | None]
-"""A figure of one run; nothing where what it needs was not measured."""
+"""A function that returns a figure of one run, or `None` if the run lacks the necessary measurements."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """One line of the targets."""
+    """A target: a figure and its limit, one row of the target table."""
 
     number: str
     text: str
     value: Value
     limit: float
     sign: str = "≤"
-    """Of the limit: `≤`, `≥` or `=`."""
+    """Comparison of the figure with the limit: `≤`, `≥` or `=`."""
     unit: str = ""
     aim: float | None = None
-    """What was aimed at, where the limit is what counts with a reason on the page."""
+    """The original goal, if the limit is less strict; the page gives the reason. `None` if the limit is the goal."""
 
     @property
     def wanted(self) -> str:
-        """The limit as text."""
+        """The limit as text, with its sign, unit and aim."""
         return f"{self.sign} {self.limit:g}{self.unit}" + (f" (aim {self.aim:g})" if self.aim is not None else "")
 
     def holds(self, value: float) -> bool:
-        """Whether a figure is within it."""
+        """Return whether a figure meets the limit."""
         match self.sign:
             case "≤":
                 return value <= self.limit
@@ -47,7 +47,7 @@ class Target:
 
 @dataclass(frozen=True)
 class About:
-    """What the page says of the measurement itself."""
+    """The conditions of a measurement: date, machine, contender versions, calls, rounds and notes."""
 
     date: str
     machine: str
@@ -61,7 +61,7 @@ class About:
 
 
 def ratio(cell: str, key: str, one: str, other: str) -> Value:
-    """What `one` has of `other`, paired by round."""
+    """Return the ratio of `one` to `other` in the figure `key` of a load: the median of the ratios within each round."""
 
     def value(sheet: Sheet) -> float | None:
         rounds = sheet.cells.get(cell, {})
@@ -73,7 +73,7 @@ def ratio(cell: str, key: str, one: str, other: str) -> Value:
 
 
 def between(one_cell: str, other_cell: str, key: str, name: str) -> Value:
-    """What one contender has under one load of what it has under another, paired by round."""
+    """Return the ratio of a contender's figure under `one_cell` to its figure under `other_cell`: the median over the rounds."""
 
     def value(sheet: Sheet) -> float | None:
         pairs = zip(sheet.cells.get(one_cell, {}).get(name, ()), sheet.cells.get(other_cell, {}).get(name, ()), strict=False)
@@ -84,7 +84,7 @@ def between(one_cell: str, other_cell: str, key: str, name: str) -> Value:
 
 
 def added(cell: str, key: str, one: str, other: str) -> Value:
-    """What `one` adds to no proxy at all, as a share of what `other` adds."""
+    """Return the ratio of the overheads of `one` and `other`. The overhead is the figure minus that of a direct call."""
 
     def value(sheet: Sheet) -> float | None:
         found = [typical(sheet, cell, name, key) for name in (one, other, "direct")]
@@ -97,13 +97,13 @@ def added(cell: str, key: str, one: str, other: str) -> Value:
 
 
 def typical(sheet: Sheet, cell: str, name: str, key: str) -> float | None:
-    """The median over the rounds."""
+    """Return the median of a figure over the rounds of a run, or `None` if it was not measured."""
     rounds = sheet.cells.get(cell, {}).get(name, ())
     return statistics.median(each[key] for each in rounds) if rounds else None
 
 
 def single(name: str, contender: str) -> Value:
-    """A figure that is one number, as the median of its rounds."""
+    """Return the median over the rounds of a figure in `Sheet.single`."""
 
     def value(sheet: Sheet) -> float | None:
         found = sheet.single.get(name, {}).get(contender)
@@ -113,7 +113,7 @@ def single(name: str, contender: str) -> Value:
 
 
 def share(name: str, one: str, other: str) -> Value:
-    """Of two such figures, paired by round."""
+    """Return the ratio of `one` to `other` in a figure of `Sheet.single`: the median of the ratios within each round."""
 
     def value(sheet: Sheet) -> float | None:
         found = sheet.single.get(name, {})
@@ -203,7 +203,7 @@ TARGETS = [
     Target("M12", "calls/s at 256 connections / at 16", between("crowd, c256", "crowd, c16", "per_second", "gateway"), 0.8, "≥"),
     Target("M12", "memory after 256 connections / idle", single("memory after 256 connections / idle", "gateway"), 1.1),
 ]
-"""Of docs for the hop (M1 to M12): a call that errs ends its load, which is then named below and has no figure."""
+"""The targets M1 to M12. A failed call ends its load: the page then lists the load under *Left out*, and the load has no figure."""
 
 
 Columns = Sequence[tuple[str, str, str]]
@@ -295,7 +295,7 @@ gateway does not wait for a server that was listed before.
 
 
 def number(value: float | None) -> str:
-    """Three digits that count."""
+    """Format a figure with two or three significant digits, or `-` if it is `None`."""
     if value is None:
         return "-"
     if value and abs(value) < 0.995:
@@ -304,7 +304,7 @@ def number(value: float | None) -> str:
 
 
 def verdict(target: Target, values: Sequence[float | None]) -> str:
-    """What became of a target over all runs."""
+    """Return whether a target holds in all runs, as text."""
     there = [value for value in values if value is not None]
     if not there:
         return "not measured"
@@ -314,7 +314,7 @@ def verdict(target: Target, values: Sequence[float | None]) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """In Markdown; the first column is text. Nothing without rows."""
+    """Return a Markdown table whose first column is text and the others are numbers; return `""` if `rows` is empty."""
     if not rows:
         return ""
     ruler = ["---", *("---:" for _ in head[1:])]
@@ -322,7 +322,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def target_table(runs: Sequence[Sheet]) -> str:
-    """One row per target, with the figure of each run."""
+    """Return a Markdown table with one row per target and the figure of each run."""
     rows: list[list[str]] = []
     for target in TARGETS:
         values = [target.value(sheet) for sheet in runs]
@@ -331,7 +331,7 @@ def target_table(runs: Sequence[Sheet]) -> str:
 
 
 def cell_table(runs: Sequence[Sheet], cells: Columns) -> str:
-    """One row per contender, medians over all runs; each column is a heading, a cell and one of its figures."""
+    """Return a Markdown table with one row per contender and medians over all runs. Each column is a heading, a load and a figure."""
     names = [name for name in TITLES if any(name in sheet.cells.get(cell, {}) for sheet in runs for _, cell, _ in cells)]
     rows = [[TITLES[name], *(number(_over(runs, cell, name, key)) for _, cell, key in cells)] for name in names]
     return table(["contender", *(heading for heading, _, _ in cells)], rows)
@@ -345,7 +345,7 @@ def _over(runs: Sequence[Sheet], cell: str, name: str, key: str) -> float | None
 
 
 def single_table(runs: Sequence[Sheet], columns: Sequence[str]) -> str:
-    """The same of figures that are one number."""
+    """Return a Markdown table of figures in `Sheet.single`, with one row per contender and medians over all runs."""
     names = [name for name in TITLES if any(name in sheet.single.get(column, {}) for sheet in runs for column in columns)]
     rows = [[TITLES[name], *(number(_single_over(runs, column, name)) for column in columns)] for name in names]
     return table(["contender", *columns], rows)
@@ -357,12 +357,12 @@ def _single_over(runs: Sequence[Sheet], column: str, name: str) -> float | None:
 
 
 def _rates(cells: Mapping[str, str]) -> Columns:
-    """Two columns for each of these titles and cells: calls per second, and what they cost."""
+    """Return two columns for each title and load: calls per second, and CPU seconds per 1,000 calls."""
     return [each for title, cell in cells.items() for each in ((f"{title}: calls/s", cell, "per_second"), ("CPU s per 1,000", cell, "cpu"))]
 
 
 _KINDS = {"2025, JSON": "2025 server", "2025, streams": "2025 server, streams", "2026, streams": "2026 server, streams"}
-"""By title the kinds of servers beside that of the targets, as `measures.SERVERS` calls their loads."""
+"""Load names of `measures.SERVERS` by table title. The targets use another kind of server."""
 
 _CELLS: Mapping[str, Columns] = {
     "A call of 100 B": [
@@ -395,25 +395,25 @@ _CELLS: Mapping[str, Columns] = {
     "A result of 1 MB from these servers, 4 connections": _rates({title: f"{cell}, 1 MB result, c4" for title, cell in _KINDS.items()}),
     "In front of a server over stdio, 16 connections": _rates({"2025": "over stdio, 2025, c16", "2026": "over stdio, 2026, c16"}),
 }
-"""The tables: by title the headings, each with a cell and one of its figures."""
+"""Columns of each table by title. A column is a heading, a load and a figure of the load."""
 
 
 def tables(runs: Sequence[Sheet]) -> list[str]:
-    """All that there is something for, each behind its title."""
+    """Return every table that has at least one row, each below its title."""
     parts = [f"## {title}\n\n{made}" for title, columns in _CELLS.items() if (made := cell_table(runs, columns))]
     memory = single_table(runs, ["first list, s", "idle memory, MB", "idle 2025 session, KiB"])
     return [*parts, *(f"## {title}\n\n{made}" for title, made in (("Starting and memory", memory), ("Starts", _starts(runs))) if made)]
 
 
 def page(runs: Sequence[Sheet], about: About) -> str:
-    """The whole page."""
+    """Return the whole page as Markdown."""
     intro = _INTRO.format(runs=len(runs), date=about.date, machine=about.machine, calls=about.calls, rounds=about.rounds)
     parts = [intro, _host(runs), "## Targets\n", target_table(runs), _YARDSTICK, _SEARCHED, _AIMS, *tables(runs), *_rest(runs, about)]
     return "\n".join(part.rstrip("\n") + "\n" for part in parts if part)
 
 
 def _host(runs: Sequence[Sheet]) -> str:
-    """How quiet it was."""
+    """Return a sentence about the CPU steal time and the repeated slots, or `""` if steal time was not measured."""
     parts = [value for sheet in runs if (value := single(TAKEN, "host")(sheet)) is not None]
     if not parts:
         return ""

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs what the gateway is measured against into $BENCH_HOME (default ~/.cache/moongate-bench), each into an environment of its own.
-# Safe to repeat. What cannot be installed is named and left out; nginx comes from the system. ContextForge needs Python 3.12 or 3.13
-# (CONTEXTFORGE_PYTHON says where one is).
+# Installs the peers (other gateways and proxies) below $BENCH_HOME (default ~/.cache/moongate-bench), each into its own environment.
+# The script can be run again. It reports peers that cannot be installed and leaves them out. It does not install nginx, which is a system
+# package. ContextForge needs Python 3.12 or 3.13; set CONTEXTFORGE_PYTHON to the path of that interpreter.
 set -uo pipefail
 here="$(dirname "${BASH_SOURCE[0]}")/../tests"
 home="${BENCH_HOME:-$HOME/.cache/moongate-bench}"
@@ -11,13 +11,13 @@ part() {  # NAME COMMAND…
   "$@" || echo "benchmarks: $name cannot be installed here and is left out" >&2
 }
 
-newest_python() {  # the first of these that runs
+newest_python() {  # prints the path of the first interpreter in the arguments that runs
   local name
   for name in "$@"; do "$name" -c "" 2> /dev/null && { command -v "$name"; return; }; done
   echo "${PYTHON:-python3}"
 }
 
-# Where an index has not all that 4.1.6 asks for, it runs on what 4.1.2 does.
+# If the package index lacks dependencies of 4.1.6, installs 4.1.6 with the dependencies of 4.1.2, on which it runs too.
 fastmcp() {
   local pip=("$home/fastmcp/bin/python" -m pip)
   "${pip[@]}" show fastmcp 2> /dev/null | grep -q "^Version: 4.1.6" && return

@@ -1,15 +1,16 @@
-"""Listing skills: this gateway against FastMCP's skills extension, on one folder, in interleaved rounds, as ratios.
+"""Benchmark of `skills/list`: time and memory of this gateway and of FastMCP's skills extension on the same folder.
 
     python -m benchmarks.skills --fastmcp /path/to/python [--skills N] [--rounds N]
 
-`--fastmcp` is the interpreter of an environment of its own that has FastMCP. Each contender is served to an
-in-process client of its own SDK in a process of its own, and is warm: it listed everything once before it is timed.
+`--fastmcp` is the Python interpreter of an environment with FastMCP. Each contender runs in its own process, and an in-process client of
+its own SDK sends the requests. Each contender lists all skills once before the measurement. Rounds are interleaved, and the medians of
+both contenders are compared.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio  # noqa: TID251 - the other interpreter runs this file too, where nothing else starts a loop for both
+import asyncio  # noqa: TID251 - this file also runs in the FastMCP environment
 import json
 import random
 import resource
@@ -23,14 +24,14 @@ from pathlib import Path
 from typing import Any
 
 PAGES = 1_000
-"""Pages of one listing at most."""
+"""Maximum number of pages in one complete listing."""
 
 Page = Callable[[str | None], Awaitable[tuple[int, str | None]]]
-"""One `skills/list`: how many entries, and the next cursor."""
+"""A function that sends `skills/list` with a cursor, and returns the number of entries and the next cursor."""
 
 
 def write_skills(folder: Path, count: int) -> None:
-    """Skills of the size of real ones: a `SKILL.md` of 5 KB, and for two of three some files of 10 KB (skills.md 4)."""
+    """Write `count` skills: each has a `SKILL.md` of 5 KB, and two of three also have one or two files of 10 KB."""
     words = random.Random(7)
     for number in range(count):
         skill = folder / f"skill-{number:05}"
@@ -43,7 +44,10 @@ def write_skills(folder: Path, count: int) -> None:
 
 
 async def measure(page: Page, rounds: int) -> None:
-    """Print seconds of whole listings and of first pages, one JSON line per round; a line on stdin starts a round."""
+    """Wait for a line on stdin before each round, then time a complete listing and a first page.
+
+    Print the seconds of both, the number of entries and the peak memory in bytes, one JSON line per round.
+    """
 
     async def listing() -> int:
         cursor, seen = None, 0
@@ -68,7 +72,7 @@ async def measure(page: Page, rounds: int) -> None:
 
 
 async def run_own(folder: str, rounds: int) -> None:
-    """This gateway's server over a catalog with one source of skills."""
+    """Measure the server of this gateway with a catalog of one skill source."""
     from typing import cast
 
     import mcp
@@ -86,7 +90,7 @@ async def run_own(folder: str, rounds: int) -> None:
         model_config = ConfigDict(extra="allow")
 
     async def settled() -> None:
-        """Nothing to wait for."""
+        """Return at once, because no source is still starting."""
 
     async with SkillSource([Path(folder)]) as source:
         entry = CatalogEntry(source, SourcePolicy(), "", source, is_local=True)
@@ -114,7 +118,7 @@ async def run_own(folder: str, rounds: int) -> None:
 
 
 async def run_fastmcp(folder: str, rounds: int) -> None:
-    """FastMCP with its skills extension; runs in its own interpreter, so nothing of it is known here."""
+    """Measure FastMCP with its skills extension. Its modules are typed as `Any`, because this environment may lack FastMCP."""
     from importlib import import_module
 
     fastmcp: Any = import_module("fastmcp")
@@ -133,7 +137,7 @@ async def run_fastmcp(folder: str, rounds: int) -> None:
 
 
 def contender(python: str, kind: str, folder: str, rounds: int) -> subprocess.Popen[str]:
-    """A contender, started and warming up."""
+    """Start a contender process. The process lists all skills once and then waits for its first round."""
     root = Path(__file__).resolve().parents[1]
     argv = [python, __file__, "--as", kind, "--folder", folder, "--rounds", str(rounds)]
     env = {"PYTHONPATH": str(root), "PATH": "/usr/bin:/bin"}
@@ -141,7 +145,7 @@ def contender(python: str, kind: str, folder: str, rounds: int) -> subprocess.Po
 
 
 def compare(fastmcp: str, skills: int, rounds: int) -> dict[str, Any]:
-    """Medians of both, and their ratios."""
+    """Measure both contenders, and return the ratios of their medians, their entries and their peak memory."""
     with tempfile.TemporaryDirectory() as folder:
         write_skills(Path(folder), skills)
         children = {"own": contender(sys.executable, "own", folder, rounds), "fastmcp": contender(fastmcp, "fastmcp", folder, rounds)}
@@ -167,7 +171,7 @@ def compare(fastmcp: str, skills: int, rounds: int) -> dict[str, Any]:
 
 
 def memory_per_thousand(skills: int) -> float:
-    """Megabytes of live objects that an index of 1,000 skills is."""
+    """Return the megabytes of live Python objects per 1,000 skills of an index."""
     import tracemalloc
 
     from gateway.skills.index import build_index
@@ -182,7 +186,7 @@ def memory_per_thousand(skills: int) -> float:
 
 
 def main() -> None:
-    """Parse the command line; measure as a contender, or compare."""
+    """Parse the command line. With `--as`, measure as a contender process; otherwise compare both and print the figures."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--fastmcp", default=sys.executable)
     parser.add_argument("--skills", type=int, default=1000)

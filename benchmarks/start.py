@@ -1,10 +1,10 @@
-"""What it costs until the first answer, and while nothing happens: the gateway over stdio beside a bare server of the SDK.
+"""Benchmark of starts over stdio: time to the first response and idle memory of the gateway and of a bare server on the MCP SDK.
 
     python -m benchmarks.start [--rounds N]
 
-Starts are interleaved; figures are ratios within one run. `empty` is a gateway with nothing configured, `full` one with a server over
-stdio and the agents, workflows and skills of this repository, `repository` one with the configuration of this repository. Its server over
-HTTP is not there, as for an IDE. Each was started before, so the gateway answers 2025 clients with what it kept then.
+Starts are interleaved, and figures are ratios within one run. The gateway `empty` has no servers. The gateway `full` has a stdio server and
+the agents, workflows and skills of this repository. The gateway `repository` has the configuration of this repository, whose HTTP server
+is not running, as usual when an IDE starts the gateway. Each gateway has run before, so it can answer 2025 clients from its stored state.
 """
 
 from __future__ import annotations
@@ -37,35 +37,35 @@ HELLO: JsonObject = {
         "clientInfo": {"name": "ide", "version": "1"},
     },
 }
-"""What hosts declare."""
+"""An `initialize` request with the capabilities that IDEs usually declare."""
 SESSION_TARGET = "<= 0.5"
 FIRST_LIST = b"""{"jsonrpc":"2.0","method":"notifications/initialized"}
 {"jsonrpc":"2.0","id":2,"method":"tools/list","params":{"_meta":{"progressToken":0}}}
 """
 IDLE_SECONDS = 3.0
-"""After the first answer, for sources to settle; what is resident then is idle memory."""
+"""Pause after the first response until idle memory is read, so that the upstream servers have finished starting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What one start took."""
+    """The time, CPU time and memory of one start, up to its first response."""
 
     seconds: float
     cpu_seconds: float
     megabytes: float
-    """Its own and its share of what it shares (PSS), without its children."""
+    """Proportional set size (PSS): private memory plus the share of shared memory, without children; read after `IDLE_SECONDS`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionStart:
-    """Seconds from the start of a process to the answers that a 2025 client waits for."""
+    """Seconds from the start of a process to its responses to `initialize` and the first `tools/list` of a 2025 client."""
 
     initialize: float
     first_list: float
 
 
 class Starting:
-    """A process that was just started, and a client of it. `end` it."""
+    """A server process and its stdio client. The owner must call `end`."""
 
     def __init__(self, argv: list[str], environ: dict[str, str]) -> None:
         self._started = time.monotonic()
@@ -84,7 +84,7 @@ class Starting:
         return time.monotonic() - self._started
 
     def end(self) -> None:
-        """Have it end as its client leaves."""
+        """Close stdin, as a leaving client does, and kill the process if it does not end within 10 s."""
         with self.child as child:
             assert child.stdin is not None
             child.stdin.close()
@@ -94,7 +94,7 @@ class Starting:
 
 
 def measure(argv: list[str], environ: dict[str, str]) -> Start:
-    """Start, send `server/discover`, wait, and end."""
+    """Start a process, send `server/discover`, read the idle memory after `IDLE_SECONDS`, and end the process."""
     starting = Starting(argv, environ)
     try:
         took = starting.answer(json.dumps(DISCOVER).encode() + b"\n", 1)
@@ -106,7 +106,7 @@ def measure(argv: list[str], environ: dict[str, str]) -> Start:
 
 
 def measure_session(argv: list[str], environ: dict[str, str], *, stays: float = 0.0) -> SessionStart:
-    """Start, open a 2025 session, list the tools, stay so many seconds, and end."""
+    """Start a process, open a 2025 session, list the tools, wait `stays` seconds, and end the process."""
     starting = Starting(argv, environ)
     try:
         return SessionStart(starting.answer(json.dumps(HELLO).encode() + b"\n", 1), starting.answer(FIRST_LIST, 2))
@@ -116,11 +116,11 @@ def measure_session(argv: list[str], environ: dict[str, str], *, stays: float = 
 
 
 Contender = tuple[list[str], dict[str, str]]
-"""A command, and what its environment has beside ours."""
+"""A command line and its additional environment variables."""
 
 
 def contenders(folder: Path) -> dict[str, Contender]:
-    """Commands by name."""
+    """Return the measured commands by name, and write their configuration files to `folder`."""
     bare = [sys.executable, "-m", "benchmarks.bare"]
     exposed = {"agents": [str(ROOT / "agents")], "skills": [str(ROOT / "skills")]}
     full = {"mcpServers": {"bare": {"command": bare[0], "args": bare[1:], "cwd": str(ROOT)}}, "expose": exposed}
@@ -139,7 +139,7 @@ def _gateway(config: Path) -> list[str]:
 
 
 def rows(rounds: int) -> list[tuple[str, str, str]]:
-    """Every figure with its target."""
+    """Measure all starts, and return a title, a ratio and a target for each figure."""
     samples: dict[str, list[Start]] = {}
     sessions: dict[str, list[SessionStart]] = {}
     with tempfile.TemporaryDirectory() as name:
@@ -148,7 +148,7 @@ def rows(rounds: int) -> list[tuple[str, str, str]]:
             for contender in (list(commands), list(reversed(commands)))[turn % 2]:
                 opened = measure_session(*commands[contender], stays=0.0 if turn else IDLE_SECONDS)
                 start = measure(*commands[contender]) if contender != "repository" else None
-                if not turn:  # the first round fills the caches of the system, and the gateway keeps its answers for the next
+                if not turn:  # the first round fills system caches and the gateway state, so it is not counted
                     continue
                 sessions.setdefault(contender, []).append(opened)
                 if start is not None:
@@ -172,11 +172,11 @@ def rows(rounds: int) -> list[tuple[str, str, str]]:
 
 
 def main() -> None:
-    """Print one table."""
+    """Measure, and print a table of all figures with their targets."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--rounds", type=int, default=9)
     options = cli.parse_args()
-    compileall.compile_dir(str(ROOT / "gateway"), quiet=2)  # as installers do; an environment may forbid starts to keep bytecode
+    compileall.compile_dir(str(ROOT / "gateway"), quiet=2)  # as pip does; `PYTHONDONTWRITEBYTECODE` may be set
     for figure, value, target in rows(options.rounds):
         sys.stdout.write(f"{figure:<60}  {value:>6}  {target}\n")
 

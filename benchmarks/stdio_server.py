@@ -1,8 +1,9 @@
-"""The upstream of the stdio benchmark: the leanest MCP server over standard input and output, of both eras.
+"""The upstream server of the stdio benchmarks: a minimal MCP server over stdin and stdout for 2026 and 2025 clients.
 
     python benchmarks/stdio_server.py [CORE]
 
-With `CORE` it runs there, and not where the bridge does that starts it. A script of its own: bridges do not pass on where modules are.
+With `CORE` the server pins itself to that core; otherwise it would inherit the core of the gateway or proxy that starts it. The file is a
+script without imports from `benchmarks`, because some proxies do not pass `PYTHONPATH` to the server.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ TOOLS = [{"name": f"tool_{n}", "description": "Says it back.", "inputSchema": SC
 
 
 def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
-    """`result` or `error` of one request."""
+    """Return the `result` or `error` member of the response to a request."""
     match method:
         case "tools/call":
             return {"result": {"resultType": "complete", "content": [{"type": "text", "text": params["arguments"]["text"]}]}}
@@ -36,7 +37,7 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer until the input ends; all that came at once is answered at once."""
+    """Serve until stdin ends. The responses to all requests of one read leave in one write."""
     rest = b""
     while chunk := os.read(0, 65_536):
         *lines, rest = (rest + chunk).split(b"\n")

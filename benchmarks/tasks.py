@@ -1,9 +1,10 @@
-"""Durable tasks: what one costs, what a step of it costs, and how many a second one to three processes do on one database.
+"""Benchmark of durable tasks: time and CPU per task and per step, and tasks per second of one to three processes on one database.
 
     python -m benchmarks.tasks [--tasks N] [--rounds N] [--in-flight N]
 
-On SQLite in a folder and on a PostgreSQL server, which is started for it. The work itself does nothing, so the figures are the
-engine's own. Rounds of the stores are interleaved. Each process is one of its own (`--worker`), and starts when it is told.
+Measures SQLite in a temporary folder, and a PostgreSQL server that the benchmark starts. The steps of a task do nothing, so the figures
+are the cost of the task engine. Rounds of the two stores are interleaved. Each worker process runs this module with `--worker`, prints
+`ready`, and starts its tasks when it receives a command on stdin.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ PROCESSES = (1, 2, 3)
 
 
 def say(line: str) -> None:
-    """One line of output."""
+    """Write a line to stdout and flush stdout."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
@@ -53,7 +54,7 @@ async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
 
 
 async def one_task(runner: TaskRunner, steps: int) -> float:
-    """Seconds from the call to the end of the task."""
+    """Run a task with `steps` steps, and return the seconds from its start to its end."""
     began = time.perf_counter()
     task = await runner.start("tool", {"steps": steps}, CallContext())
     while not task.is_over:
@@ -62,7 +63,11 @@ async def one_task(runner: TaskRunner, steps: int) -> float:
 
 
 async def work(folder: Path, url: str | None, count: int, in_flight: int) -> JsonObject:
-    """Alone: medians of single tasks. Then, told to, many at once."""
+    """Print `ready`, read a command from stdin, run `count` tasks, and return the measurements in seconds.
+
+    `alone` runs one task at a time, without steps and with `STEPS` steps; the result has the median wall and mean CPU time of both.
+    Any other command runs `in_flight` tasks at a time; the result has the start and end times.
+    """
     records = Records(StateFolder(folder), audit_days=1, url=url)
     told: JsonObject = {}
     async with anyio.create_task_group() as group:
@@ -94,7 +99,7 @@ async def work(folder: Path, url: str | None, count: int, in_flight: int) -> Jso
 
 
 class Worker:
-    """A process that waits to be told."""
+    """A worker process that waits for a command; created when the process is ready."""
 
     def __init__(self, folder: Path, url: str | None, count: int, in_flight: int) -> None:
         place = [str(folder), *(["--url", url] if url else [])]
@@ -115,7 +120,7 @@ class Worker:
 
 
 def run_round(url: str | None, tasks: int, in_flight: int) -> dict[str, float]:
-    """The figures of one store, once."""
+    """Measure one store once: single tasks in one process, then many tasks in one to three processes."""
     with tempfile.TemporaryDirectory(prefix="moongate-bench-") as folder:
         alone = Worker(Path(folder), url, tasks, in_flight)
         alone.tell("alone")

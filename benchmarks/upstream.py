@@ -1,20 +1,20 @@
-"""The upstream of the benchmarks: a bare streamable HTTP answerer that counts requests and connections.
+"""The upstream server of the HTTP benchmarks: a minimal MCP server over streamable HTTP that counts requests and connections.
 
-It speaks just enough MCP for every contender (discover, initialize, tools/list, tools/call) and does no work of its own, so that the
-hop is what is measured. `GET /counts` tells what it saw.
+The server implements only the methods that the contenders call (server/discover, initialize, ping, tools/list, tools/call). Its tools do
+almost no work, so the measured time is that of the gateway or proxy in front. `GET /counts` returns the counters as JSON.
 
     python -m benchmarks.upstream PORT[,PORT…] TOOLS [TTL_MS [KIND]]
 
-`KIND` is one of `KINDS`: a server of both eras, which keeps no sessions, or one that knows 2025 and sessions only; each answers with JSON,
-or with an event stream per answer.
+`KIND` is a key of `KINDS`. A `both` or `streams` server supports MCP 2026 and 2025 and keeps no sessions; a `2025` or `2025-streams` server
+supports 2025 with sessions only. The kinds with `streams` in their name send each response as an SSE stream, the others as JSON.
 
-Plain protocols of the event loop: a framework here would take more of the processor than most of what is measured.
+The server uses asyncio protocols directly, because an HTTP framework would use more CPU time than most contenders.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio  # noqa: TID251  # one connection is a protocol of the event loop
+import asyncio  # noqa: TID251  # asyncio.Protocol has no anyio equivalent
 import json
 import uuid
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ SCHEMA = {
     "required": ["text"],
     "additionalProperties": False,
 }
-"""`text` comes back; with `size`, so many characters of prose behind it, or instead an image of as many."""
+"""Input schema of every tool. The result has `text` followed by `size` characters of prose, or an image of `size` base64 characters."""
 
 DESCRIPTION = "Says back what it is given, to the letter. Use it to see that calls arrive; it reads nothing and changes nothing."
 
@@ -43,24 +43,24 @@ DESCRIPTION = "Says back what it is given, to the letter. Use it to see that cal
 STREAM = (
     b"content-type: text/event-stream\r\ncache-control: no-cache, no-transform\r\nx-accel-buffering: no\r\ntransfer-encoding: chunked\r\n"
 )
-"""Of the head of a stream, as servers on the SDKs send it; nginx then passes on what comes as it comes."""
+"""Header lines of an SSE response, as the MCP SDKs send them; `x-accel-buffering: no` stops nginx from buffering the stream."""
 EVENT = b"%x\r\nevent: message\r\ndata: %s\r\n\r\n\r\n"
-"""A chunk of its own; with its length, which counts neither itself nor the line end behind it."""
+"""One SSE event as one HTTP chunk. The chunk length counts neither the length line nor the final CRLF."""
 END = b"0\r\n\r\n"
-"""Of a stream."""
+"""The last HTTP chunk of an SSE response."""
 
 HANDSHAKES = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-"""What a server that knows no later version agrees on, the one it offers first."""
+"""Protocol versions that `initialize` accepts. The server offers the first if the client requests another version."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """How a server speaks."""
+    """The protocol features of an upstream server."""
 
     has_sessions: bool = False
-    """It knows 2025 only, and what names no session is refused, unless it is the handshake."""
+    """The server supports MCP 2025 only and rejects every MCP request without a session id, except `initialize`."""
     streams: bool = False
-    """Every answer is an event stream of one message."""
+    """The server sends each JSON-RPC response as an SSE stream of one event."""
 
 
 KINDS = {
@@ -72,14 +72,14 @@ KINDS = {
 
 
 class Answers:
-    """What is said to whom, and what was asked."""
+    """The MCP responses, request counters and sessions that all connections of an upstream share."""
 
     def __init__(self, tools: int, ttl_ms: int, kind: Kind) -> None:
         self.kind = kind
         self.requests: dict[str, int] = {}
         self.connections = 0
         self.sessions: dict[bytes, SessionServed | None] = {}
-        """By name, and who listens in it."""
+        """Open sessions by id, each with the connection of its GET stream, or `None` if the session has no stream."""
         self._tools = [{"name": f"tool_{n}", "description": DESCRIPTION, "inputSchema": SCHEMA} for n in range(tools)]
         self._stamp = {} if kind.has_sessions else {"resultType": "complete"}
         self._hints = {} if kind.has_sessions else {"ttlMs": ttl_ms, "cacheScope": "private"}
@@ -88,11 +88,11 @@ class Answers:
         self._images: dict[int, bytes] = {}
 
     def counts(self) -> bytes:
-        """For `GET /counts`."""
+        """Return the request and connection counters as JSON, the body for `GET /counts`."""
         return json.dumps({"requests": self.requests, "connections": self.connections}).encode()
 
     def to(self, body: bytes) -> bytes:
-        """The answer to one message; empty to a notification."""
+        """Count a JSON-RPC message and return its response; return `b""` for a notification."""
         message: dict[str, Any] = json.loads(body)
         method: str = message["method"]
         params: dict[str, Any] = message.get("params") or {}
@@ -105,7 +105,7 @@ class Answers:
         return b'{"jsonrpc":"2.0","id":%s,%s' % (number, json.dumps(self._said(method, params)).encode()[1:])
 
     def _called(self, arguments: dict[str, Any]) -> bytes:
-        """The result of a call; its prose is written once."""
+        """Return the JSON of a `tools/call` result. The prose of each size is generated once and cached."""
         text, size = json.dumps(arguments["text"]).encode()[:-1], arguments.get("size", 0)
         if arguments.get("format") == "image":
             return b'%s"content":[{"type":"image","data":"%s","mimeType":"image/png"}]}' % (self._opening, self._image(size))
@@ -115,13 +115,13 @@ class Answers:
         return b'%s"content":%s}' % (self._opening, content)
 
     def _image(self, size: int) -> bytes:
-        """So many characters of encoded binary, written once."""
+        """Return `size` characters of base64, generated once per size and cached."""
         if size not in self._images:
             self._images[size] = image(size).encode()
         return self._images[size]
 
     def _said(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """`result` or `error` of one request; a list is written anew for each, as by servers that are not made for this."""
+        """Return the `result` or `error` member of a response. Tool lists are serialized for each request, as in ordinary servers."""
         match method:
             case "tools/list":
                 return {"result": {**self._stamp, "tools": self._tools, **self._hints}}
@@ -140,7 +140,7 @@ class Answers:
 
 
 class Served(asyncio.Protocol):
-    """One connection; also what httptools calls back. Nobody asks for more on it before the answer is there."""
+    """One HTTP connection and its httptools callbacks. Clients must not pipeline requests."""
 
     def __init__(self, answers: Answers) -> None:
         self._answers = answers
@@ -150,7 +150,7 @@ class Served(asyncio.Protocol):
         self._body: list[bytes] = []
         self._is_counted = False
         self._lines = b""
-        """Of the head of every answer."""
+        """Additional header lines of the current response."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -199,7 +199,7 @@ class Served(asyncio.Protocol):
         self._send(b"HTTP/1.1 200 OK\r\n%s%s\r\n" % (self._lines, STREAM))
 
     def _write_event(self, answer: bytes) -> None:
-        """Head, event and end leave one after the other, as they do in servers on the SDKs."""
+        """Send the event now and the last chunk in the next loop iteration, as servers on the MCP SDKs do."""
         self._send(EVENT % (len(EVENT) - len(b"%x\r\n%s\r\n") + len(answer), answer))
         asyncio.get_running_loop().call_soon(self._send, END)
 
@@ -209,7 +209,7 @@ class Served(asyncio.Protocol):
 
 
 class SessionServed(Served):
-    """One connection to a server of 2025 that keeps sessions. It refuses as the SDK's does: what it does not know has no session."""
+    """One HTTP connection to a 2025 server with sessions. Errors for missing or unknown session ids match those of the Python SDK."""
 
     def __init__(self, answers: Answers) -> None:
         super().__init__(answers)
@@ -228,7 +228,7 @@ class SessionServed(Served):
             self._session = value
 
     def end_stream(self) -> None:
-        """The session is over, or the connection."""
+        """End the GET stream on this connection, because its session was deleted or the connection closed."""
         if self._listens_in in self._answers.sessions:
             self._answers.sessions[self._listens_in] = None
             self._send(END)
@@ -270,7 +270,7 @@ class SessionServed(Served):
 
 
 async def serve(ports: list[int], tools: int, ttl_ms: int, kind: Kind) -> None:
-    """Answer until ended."""
+    """Serve on all `ports` until the process is stopped."""
     answers = Answers(tools, ttl_ms, kind)
     served = SessionServed if kind.has_sessions else Served
     loop = asyncio.get_running_loop()
@@ -280,7 +280,7 @@ async def serve(ports: list[int], tools: int, ttl_ms: int, kind: Kind) -> None:
 
 
 def main() -> None:
-    """Of the command line."""
+    """Parse the command line and run the server."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("ports")
     cli.add_argument("tools", type=int)

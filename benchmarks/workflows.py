@@ -1,10 +1,9 @@
-"""What a superstep costs: Moongate's workflow engine against agent-framework's, as ratios.
+"""Benchmark of workflow supersteps: CPU time of Moongate's workflow engine relative to agent-framework's.
 
     python -m benchmarks.workflows [--runs N] [--rounds N] [--environments FOLDER]
 
-Both run the same graphs, made by the same code (`workflows_worker`), without checkpoints. Each is in an interpreter of its
-own; rounds are interleaved and medians of processor time compared. agent-framework is installed into `--environments` at
-the first run.
+Both engines run the same graphs without checkpoints; `workflows_worker` builds the graphs with the same code for both. Each engine runs in
+its own Python environment. Rounds are interleaved, and medians are compared. The first run installs agent-framework into `--environments`.
 """
 
 from __future__ import annotations
@@ -19,32 +18,32 @@ HERE = Path(__file__).resolve().parent
 PACKAGE = "agent-framework-core==1.13.0"
 MODULES = ("gateway", "agent_framework")
 SCENARIOS = ("chain", "fan", "pingpong", "chain-streamed", "fan-streamed", "chain-built", "fan-built")
-"""The graphs, each as a result, as a stream, and built anew for every run."""
+"""Graph names. A `-streamed` run reads the events as a stream, and a `-built` run builds the graph again for every run."""
 
 
 class Worker:
-    """One contender, running."""
+    """A worker process that runs `workflows_worker.py` for one engine."""
 
     def __init__(self, python: str, module: str) -> None:
         command = [python, str(HERE / "workflows_worker.py"), module]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=HERE.parent)
 
     def measure(self, scenario: str, runs: int) -> float:
-        """Processor seconds of one run."""
+        """Make `runs` runs of a scenario, and return the CPU seconds per run."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(f"{scenario} {runs}\n")
         self._process.stdin.flush()
         return float(self._process.stdout.readline()) / runs
 
     def close(self) -> None:
-        """Let it go."""
+        """Close the stdin of the process and wait up to 10 s for its end."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(10)
 
 
 def set_up(folder: Path) -> dict[str, str]:
-    """The interpreter of each contender; a missing one is made."""
+    """Return the path of each engine's interpreter; create a missing environment."""
     python = folder / "agent-framework-workflows" / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", str(python.parent.parent)], check=True)
@@ -53,7 +52,7 @@ def set_up(folder: Path) -> dict[str, str]:
 
 
 def main() -> None:
-    """Measure and print the ratios."""
+    """Measure all scenarios and print the ratios."""
     parser = argparse.ArgumentParser(description="Overhead of a superstep.")
     parser.add_argument("--runs", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=9)

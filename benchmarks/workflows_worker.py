@@ -1,25 +1,25 @@
-"""One contender of `benchmarks.workflows`, in the interpreter that has its package: runs workflows on command and says what they cost.
+"""The worker process of `benchmarks.workflows` for one engine: runs workflows on command and prints their CPU time.
 
     python workflows_worker.py MODULE
 
-`MODULE` is `gateway` or `agent_framework`: the same code runs on both, only the import differs. Reads lines `SCENARIO RUNS`
-from stdin and answers each with the processor seconds that the runs took.
+`MODULE` is `gateway` or `agent_framework`; only the import differs between the two. The worker reads lines `SCENARIO RUNS` from stdin and,
+for each line, prints the CPU seconds of all runs together.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from asyncio import run as run_loop  # noqa: TID251  # the other interpreter need not have anyio
+from asyncio import run as run_loop  # noqa: TID251  # the other environment may lack anyio
 from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Never
 
 LENGTH = 20
-"""Executors of the chain, and rounds of the ping-pong: both make `LENGTH` supersteps."""
+"""Number of `Step` executors in the chain, and of `Step` messages in the ping-pong."""
 
 WIDTH = 10
-"""Executors side by side in the fan."""
+"""Number of parallel executors in the fan."""
 
 if TYPE_CHECKING:
     from gateway import Executor, Workflow, WorkflowBuilder, WorkflowContext, handler
@@ -31,59 +31,59 @@ else:
 
 
 class Step(Executor):
-    """Counts and passes on."""
+    """An executor that adds 1 to a number and sends the sum to the next executor."""
 
     @handler
     async def step(self, message: int, ctx: WorkflowContext[int]) -> None:
-        """One more."""
+        """Send `message + 1`."""
         await ctx.send_message(message + 1)
 
 
 class Last(Executor):
-    """Yields what it gets."""
+    """An executor that yields its input as the output of the workflow."""
 
     @handler
     async def last(self, message: int, ctx: WorkflowContext[Never, int]) -> None:
-        """The output."""
+        """Yield the input."""
         await ctx.yield_output(message)
 
 
 class Sum(Executor):
-    """Yields the sum of what several sent."""
+    """An executor that yields the sum of the numbers from several executors."""
 
     @handler
     async def add(self, messages: list[int], ctx: WorkflowContext[Never, int]) -> None:
-        """The output."""
+        """Yield the sum."""
         await ctx.yield_output(sum(messages))
 
 
 def chain() -> Workflow:
-    """One executor after the other."""
+    """Build a workflow of `LENGTH` steps in sequence."""
     nodes = [*(Step(f"n{number}") for number in range(LENGTH)), Last("last")]
     return WorkflowBuilder(start_executor=nodes[0]).add_chain(nodes).build()
 
 
 def fan() -> Workflow:
-    """One to many to one."""
+    """Build a workflow that sends a number to `WIDTH` parallel executors and adds their results."""
     start, end = Step("start"), Sum("end")
     nodes = [Step(f"n{number}") for number in range(WIDTH)]
     return WorkflowBuilder(start_executor=start).add_fan_out_edges(start, nodes).add_fan_in_edges(nodes, end).build()
 
 
 def pingpong() -> Workflow:
-    """Two executors that pass a number to and fro until it is large enough."""
+    """Build a workflow of two executors that send a number back and forth until it reaches `LENGTH`."""
     left, right, end = Step("left"), Step("right"), Last("end")
     builder = WorkflowBuilder(start_executor=left).add_edge(left, right)
     return builder.add_edge(right, left, is_small).add_edge(right, end, is_large).build()
 
 
 def is_small(number: int) -> bool:
-    """Whether to go on."""
+    """Return whether the ping-pong continues."""
     return number < LENGTH
 
 
 def is_large(number: int) -> bool:
-    """Whether it is done."""
+    """Return whether the ping-pong is complete."""
     return not is_small(number)
 
 
@@ -92,11 +92,11 @@ SCENARIOS: dict[str, tuple[Callable[[], Workflow], int]] = {
     "fan": (fan, WIDTH * 2),
     "pingpong": (pingpong, LENGTH),
 }
-"""The graph of each, and the output of a run that begins with 0."""
+"""Build function of each graph, and the output of a run with input 0. The output of the fan is not checked."""
 
 
 async def run(workflow: Workflow, mode: str) -> int:
-    """The output of one run."""
+    """Run a workflow with input 0 and return its first output."""
     if mode == "streamed":
         outputs = [event.data async for event in workflow.run(0, stream=True) if event.type == "output"]
         return int(outputs[0])
@@ -104,7 +104,11 @@ async def run(workflow: Workflow, mode: str) -> int:
 
 
 async def serve() -> None:
-    """Answer the commands on stdin."""
+    """Execute each command line from stdin and print its CPU seconds.
+
+    Raises:
+        SystemExit: A run returned an unexpected output.
+    """
     workflows = {name: build() for name, (build, _) in SCENARIOS.items()}
     for line in sys.stdin:
         scenario, count = line.split()
