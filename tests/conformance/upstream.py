@@ -32,7 +32,7 @@ NAME = "conformance-upstream"
 
 
 class Upstream:
-    """Handlers over the contract's data."""
+    """Request handlers that serve the data of `contract`."""
 
     def __init__(self) -> None:
         self.bus = InMemorySubscriptionBus()

@@ -27,7 +27,7 @@ REQUIRED: dict[str, Any] = {"requiredCapabilities": {"extensions": {EXTENSION: {
 
 
 class TaskParams(t.RequestParams):
-    """`taskId`, and answers."""
+    """Parameters of the `tasks/…` methods: `taskId` and the client's input responses."""
 
     model_config = ConfigDict(extra="allow", populate_by_name=True)
     task_id: str = Field(alias="taskId")
@@ -36,7 +36,7 @@ class TaskParams(t.RequestParams):
 
 @dataclass(eq=False)
 class Job:
-    """One task."""
+    """One task with its state and its open requests for input."""
 
     status: str = "working"
     more: dict[str, Any] = field(default_factory=lambda: dict[str, Any]())
@@ -47,14 +47,14 @@ class Job:
     since: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
 
     def wire(self) -> dict[str, Any]:
-        """As the client sees it."""
+        """Return the task as the client receives it."""
         now = datetime.now(UTC).isoformat()
         shown: dict[str, Any] = {"taskId": self.id, "status": self.status, "createdAt": self.since, "lastUpdatedAt": now}
         asked = {key: ask.model_dump(by_alias=True, exclude_none=True, mode="json") for key, ask in self.open.items()}
         return {**shown, "ttlMs": 600_000, "pollIntervalMs": 200, **self.more, **({"inputRequests": asked} if asked else {})}
 
     async def ask(self, **requests: Any) -> None:
-        """Until every request is answered."""
+        """Publish requests for input and wait until the client has answered all of them."""
         self.open, self.status = dict(requests), "input_required"
         while self.open:
             await self.moved.wait()
@@ -62,14 +62,14 @@ class Job:
 
 
 class Jobs:
-    """All of them. `group` runs them; it is there before the first call."""
+    """All tasks of the server. `group` runs the jobs and must be set before the first call."""
 
     def __init__(self) -> None:
         self.group: anyio.abc.TaskGroup
         self._jobs: dict[str, Job] = {}
 
     def tools(self) -> dict[str, FixtureTool]:
-        """The suite's jobs."""
+        """Return the tools that the suite calls, by name."""
 
         async def greet(ctx: Ctx, params: t.CallToolRequestParams) -> Any:
             return result(text(f"Hello, {(params.arguments or {}).get('name', '')}!"))
@@ -95,7 +95,7 @@ class Jobs:
         return is_modern(ctx) and bool(declared and declared.extensions and EXTENSION in declared.extensions)
 
     async def start(self, ctx: Ctx, params: t.CallToolRequestParams) -> Any:
-        """A call of any job."""
+        """Handle a call of any job: start a task if the client declared the extension, otherwise return the result."""
         arguments = dict(params.arguments or {})
         if params.name == "test_tool_with_task":
             answers = params.input_responses or {}
@@ -114,7 +114,7 @@ class Jobs:
         return {"resultType": "task", **job.wire()}
 
     async def _plainly(self, ctx: Ctx, name: str, arguments: dict[str, Any]) -> Any:
-        """The same job for a 2025 client, in its call: a gateway makes a task of its own of it."""
+        """Run the job within the call of a 2025 client; a gateway may turn the call into a task of its own."""
 
         async def ask(**requests: Any) -> None:
             await ask_back(ctx, requests)

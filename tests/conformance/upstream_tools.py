@@ -21,7 +21,7 @@ from gateway.tools.drive import ASK_KEY
 from tests.conformance import contract as c
 
 MISSING_CAPABILITY = -32021
-"""Error code of 2026-07-28 for a request that needs what the client did not declare."""
+"""Error code of 2026-07-28 for a request that needs a capability which the client did not declare."""
 
 Ctx = Any
 Params = t.CallToolRequestParams
@@ -77,7 +77,7 @@ ANSWERS: dict[str, Any] = {
 
 
 async def ask_back(ctx: Ctx, requests: dict[str, Any]) -> dict[str, Any]:
-    """All requests at once over the back-channel of a session; each names its key, as a gateway in our place would."""
+    """Send all requests at once over the back-channel of a 2025 session, each with its key in `_meta`, and return the answers."""
     answers: dict[str, Any] = {}
 
     async def one(key: str, request: Any) -> None:
@@ -93,7 +93,7 @@ async def ask_back(ctx: Ctx, requests: dict[str, Any]) -> dict[str, Any]:
 
 
 async def answers_to(ctx: Ctx, params: Params | t.GetPromptRequestParams, requests: dict[str, Any]) -> dict[str, Any] | None:
-    """The client's answers; `None` when they have to be asked for with a result."""
+    """Return the client's answers, or `None` if an `input_required` result must request them first."""
     if not is_modern(ctx):
         return await ask_back(ctx, requests)
     given = params.input_responses or {}
@@ -172,7 +172,7 @@ def fill_in(schema: dict[str, Any], message: str | None = None) -> Handler:
 
 
 def one_round(requests: dict[str, Any], state: str | None = None) -> Handler:
-    """Ask for everything at once, until all is answered and the state came back as it was."""
+    """Return a handler that requests everything at once, until all is answered and the request state came back unchanged."""
 
     async def run(ctx: Ctx, params: Params) -> Any:
         answers = await answers_to(ctx, params, requests)

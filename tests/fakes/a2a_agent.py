@@ -4,8 +4,8 @@ Run it with `python -m tests.fakes.a2a_agent [--no-streaming] [--key KEY]`; its 
 What a message may say:
 
     say TEXT      a plain answer, no task
-    work TEXT     a task: a word on the way, then TEXT as an artifact in two chunks
-    ask [TEXT]    a task that asks TEXT, or for a colour, and tells the answer
+    work TEXT     a task: a status message, then TEXT as an artifact in two chunks
+    ask [TEXT]    a task that asks TEXT, or for a colour, and repeats the user's answer
     fail TEXT     a task that fails
     hold          a task that works until it is cancelled or `POST /release`
     slow TEXT     a task that cuts its stream off and is done after `POST /release`
@@ -58,10 +58,10 @@ released = anyio.Event()
 
 
 class Obedient(AgentExecutor):
-    """Follows the text of each message."""
+    """Runs the command in each message's text."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Answer one message."""
+        """Run the command of one message."""
         text = context.get_user_input()
         assert context.message is not None
         log["messages"].append({"text": text, "context": context.context_id, "task": context.message.task_id})
@@ -104,16 +104,16 @@ class Obedient(AgentExecutor):
                 await updater.complete()
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Note it."""
+        """Record a cancellation and cancel the task."""
         log["cancelled"].append(context.task_id)
         await TaskUpdater(event_queue, context.task_id or "", context.context_id or "").cancel()
 
 
 class Repeating(DefaultRequestHandler):
-    """Tells what a task held when its stream was joined a second time, whole and by its last part."""
+    """When a client joins a task's stream again, sends each artifact again as events: whole, then its last part."""
 
     async def on_subscribe_to_task(self, params: SubscribeToTaskRequest, context: ServerCallContext) -> AsyncGenerator[Event]:
-        """The task, what it holds, and what comes after."""
+        """Yield the task, its artifacts as events, and the events that follow."""
         joined = cast("AsyncGenerator[Event]", super().on_subscribe_to_task(params, context))  # pyright: ignore[reportUnknownMemberType]
         async for event in joined:
             yield event
@@ -126,7 +126,7 @@ class Repeating(DefaultRequestHandler):
 
 
 class Gate:
-    """Refuses requests without the key, and cuts the streams of `slow` messages off after the first event."""
+    """ASGI middleware: rejects requests without the key, and cuts the streams of `slow` messages off after the first event."""
 
     def __init__(self, app: ASGIApp, key: str) -> None:
         self._app = app
@@ -174,7 +174,7 @@ async def _log(request: Request) -> JSONResponse:
 
 
 def main() -> None:
-    """Serve."""
+    """Print the agent's URL and serve until the process ends."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--no-streaming", action="store_true")
     parser.add_argument("--key", default="")

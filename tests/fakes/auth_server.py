@@ -38,23 +38,23 @@ CLIENT, SECRET = "robot", "canary-client-secret-71c4"
 
 @dataclass
 class Script:
-    """How it behaves; every field can be set by `POST /control`."""
+    """Settings of the server's behaviour; `POST /control` sets every field."""
 
     expires_in: int | None = 3600
     rotate: bool = True
-    """A refresh gives a new refresh token and the old one is dead."""
+    """Whether a refresh returns a new refresh token and invalidates the old one."""
     refresh: bool = True
-    """Whether a code earns a refresh token."""
+    """Whether an authorization code is exchanged for a refresh token as well."""
     refuse: str | None = None
     """OAuth error of the next token requests."""
     status: int | None = None
     """HTTP status of the next token requests."""
     hold: bool = False
-    """Token requests wait until this is false again."""
+    """Whether token requests wait until this field is false again."""
     drop: bool = False
-    """Requests that were held are not served."""
+    """Whether token requests are dropped after they were held."""
     accept_any: bool = False
-    """The MCP server takes any bearer token."""
+    """Whether the MCP server accepts any bearer token."""
     scope_for_calls: str | None = None
     """A scope that `tools/call` needs."""
     metadata: dict[str, Any] = field(default_factory=lambda: {})
@@ -62,9 +62,9 @@ class Script:
     resource: dict[str, Any] = field(default_factory=lambda: {})
     """Overrides of the resource's metadata."""
     challenge: str | None = None
-    """Instead of the honest `WWW-Authenticate`."""
+    """`WWW-Authenticate` header to send in place of the correct header."""
     callback: dict[str, Any] = field(default_factory=lambda: {})
-    """Overrides of what `/authorize` sends back."""
+    """Overrides of the parameters that `/authorize` adds to the redirect."""
 
 
 @dataclass

@@ -33,7 +33,7 @@ CALLERS: Mapping[str, Sequence[str]] = {"honest": ("up",), "weak": ("up",), "bos
 
 @dataclass(frozen=True)
 class Besieged:
-    """A running gateway."""
+    """A running gateway that a test attacks."""
 
     url: str
     process: Child
@@ -68,7 +68,7 @@ class Besieged:
 
 @contextmanager
 def besieged(folder: Path, config: dict[str, Any], *, callers: Mapping[str, Sequence[str]] = CALLERS) -> Generator[Besieged]:
-    """A gateway over HTTP, ready. Without `callers` it needs no keys."""
+    """Run a gateway over HTTP and yield it when it is ready. Without `callers` the gateway has no API keys."""
     port, path, log = free_port(), write_config(folder, config), folder / "gateway.log"
     store = KeyStore(folder / "gateway-state" / "keys.json")
     keys = {name: store.add(name, scopes=scopes).token for name, scopes in callers.items()}
@@ -105,12 +105,12 @@ def call(name: str = "up__echo", number: int = 1, **arguments: Any) -> tuple[str
 
 @dataclass
 class Watch:
-    """An honest client that calls all the time, and a health check on a new connection each time."""
+    """An honest client that sends calls continuously, and health checks that each open a new connection."""
 
     at: Besieged
     caller: str = "honest"
     is_kept: bool = True
-    """Whether it calls on one kept connection."""
+    """Whether the calls share one kept-alive connection."""
     failures: list[str] = field(default_factory=lambda: list[str]())
     calls: int = 0
     checks: int = 0
@@ -172,7 +172,7 @@ class Watch:
             return httpx2.get(self.at.origin + page, timeout=20)
 
     def is_served(self, *, calls: int = 3) -> None:
-        """Wait until so many more calls and one more health check were made, and fail if anything went wrong so far."""
+        """Wait for `calls` more calls and one more health check; fail if a request has failed or was too slow so far."""
         until, checks, deadline = self.calls + calls, self.checks + 1, time.monotonic() + 20
         while (self.calls < until or self.checks < checks) and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -210,7 +210,7 @@ def is_open(raw: socket.socket) -> bool:
 
 
 def until(holds: Callable[[], bool], seconds: float = 20) -> None:
-    """Wait for something, and fail if it does not come to pass."""
+    """Wait until `holds` returns true, or fail after `seconds`."""
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, "it did not come to pass"

@@ -26,26 +26,26 @@ from tests.fakes.running import START_SECONDS, write_config
 
 @dataclass(frozen=True)
 class Inside:
-    """A gateway that serves."""
+    """A running gateway in a thread of the test process."""
 
     url: str
     path: Path
-    """Its configuration."""
+    """Path of the gateway's configuration file."""
     _gateway: Gateway
     _portal: BlockingPortal
 
     def reload(self, folder: Path, config: dict[str, Any]) -> None:
-        """Take up another configuration, as after SIGHUP."""
+        """Reload the gateway with another configuration, as SIGHUP does."""
         self._portal.call(self._gateway.reload, load_config(write_config(folder, config, self.path.stem), os.environ))
 
     def look(self) -> None:
-        """Wait until every server was looked at, with its skills."""
+        """Wait until the gateway has tried to reach every server and has read its skills."""
         self._portal.call(self._gateway.ready, START_SECONDS)
 
 
 @contextmanager
 def gateway_inside(folder: Path, config: dict[str, Any], name: str = "gateway") -> Generator[Inside]:
-    """A gateway over HTTP, ready."""
+    """Run a gateway over HTTP in a thread and yield it when it is ready."""
     path = write_config(folder, config, name)
 
     @asynccontextmanager

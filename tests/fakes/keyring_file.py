@@ -13,7 +13,7 @@ from keyring.backend import KeyringBackend
 
 
 class FileKeyring(KeyringBackend):
-    """Reads only."""
+    """A read-only backend."""
 
     priority = 1  # pyright: ignore[reportAssignmentType]  # keyring's own way to declare it
 

@@ -38,7 +38,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class Nurse:
-    """Serves the test process, over `asked` and `tells`, and stand-ins, over `door`."""
+    """Forks processes for the test process (requests on `asked`, exit statuses on `tells`) and for stand-ins (on `door`)."""
 
     def __init__(self, door: str, asked: socket.socket, tells: socket.socket) -> None:
         self._asked, self._tells = asked, tells
@@ -53,7 +53,7 @@ class Nurse:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def serve(self) -> list[str] | None:
-        """Until the test process is gone (None); in each process born here it returns what that is to run."""
+        """Handle requests until the test process closes its socket (returns None). In a forked process, return the command to run."""
         while True:
             ready, _, _ = select.select([self._asked, self._door, self._woken, *self._stand_ins], [], [])
             if self._woken in ready:
@@ -94,7 +94,7 @@ class Nurse:
         return None
 
     def _hand_on(self, stand_in: socket.socket) -> None:
-        """A signal for the process, or the end of its stand-in, which is its own."""
+        """Send a stand-in's signal to its process. If the stand-in is gone, kill the group of its process."""
         with suppress(ConnectionError):
             if told := stand_in.recv(64):
                 os.kill(self._stand_ins[stand_in], int(told))
@@ -123,11 +123,11 @@ class Nurse:
 
 
 def _wake(number: int, frame: FrameType | None) -> None:
-    """So that the wakeup descriptor is written to."""
+    """Do nothing: a signal handler is needed for Python to write to the wakeup descriptor."""
 
 
 def _die_with_parent() -> None:
-    """Have the kernel end this process when the nurse is gone, however it went; only Linux can."""
+    """Have the kernel kill this process when the helper process ends for any reason; only Linux supports this."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -176,7 +176,7 @@ def _run(argv: list[str]) -> None:
     if code is not None and not isinstance(code, int):
         sys.stderr.write(f"{code}\n")
         code = 1
-    cast("Any", threading)._shutdown()  # what the interpreter does first, too
+    cast("Any", threading)._shutdown()  # the interpreter's own exit also joins threads before it runs `atexit` functions
     cast("Any", atexit)._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):

@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 @dataclass
 class Kept:
-    """One background response: done after so many questions, and streamed from any event on."""
+    """One background response: unfinished for `polls` polls, and streamed from any sequence number on."""
 
     full: Json
     events: list[Json]
@@ -25,7 +25,7 @@ class Kept:
     is_cancelled: bool = False
 
     def now(self) -> Json:
-        """How it stands."""
+        """Return the response with its current status."""
         if self.is_cancelled:
             return {**self.full, "status": "cancelled", "output": [], "usage": None}
         if self.polls > 0:
@@ -33,7 +33,7 @@ class Kept:
         return self.full
 
     def poll(self) -> Json:
-        """How it stands when asked."""
+        """Return the response as a poll receives it, and count the poll."""
         shown = self.now()
         if self.polls > 0:
             self.polls -= 1
@@ -41,7 +41,7 @@ class Kept:
         return shown
 
     def streamed(self, after: int) -> Response:
-        """The events behind `after`."""
+        """Stream the events whose sequence number is greater than `after`."""
         return StreamingResponse(self._sse(after), media_type="text/event-stream")
 
     async def _sse(self, after: int) -> AsyncIterator[bytes]:
@@ -56,18 +56,18 @@ class Kept:
 
 
 class Keeper(Protocol):
-    """The server's state, as far as it matters here."""
+    """The part of the server's state that the background routes use."""
 
     requests: list[Json]
 
     @property
     def kept(self) -> Mapping[str, Kept]:
-        """By response id."""
+        """Background responses by response id."""
         ...
 
 
 def background_routes(state: Keeper) -> list[Route]:
-    """The addresses under which kept responses are found."""
+    """Return the routes that retrieve, cancel and delete background responses."""
 
     def found(request: Request) -> Kept | None:
         state.requests.append({"path": request.url.path, "query": str(request.url.query), "method": request.method})

@@ -25,7 +25,7 @@ from typing import Any, cast
 
 
 class Raw:
-    """The server's answers."""
+    """The server without a transport: `told` is the JSON object that specifies its listings and results."""
 
     def __init__(self, told: dict[str, Any], *, modern: bool) -> None:
         self.told = told
@@ -35,11 +35,11 @@ class Raw:
 
     @property
     def changed(self) -> bool:
-        """Whether the second listing counts."""
+        """Whether the server lists the tools of `later`."""
         return self.is_later or (self.folder is not None and (self.folder / "later").exists())
 
     def note(self, method: str, params: dict[str, Any]) -> None:
-        """Write a request down, and leave with it where the test wants that."""
+        """Record a request in `FOLDER/requests`; end the process at a call if `FOLDER/leave` exists."""
         if self.folder is None:
             return
         with (self.folder / "requests").open("a") as file:
@@ -49,7 +49,7 @@ class Raw:
             os._exit(3)
 
     def answer(self, method: str, params: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
-        """The `result` or `error` of one request."""
+        """Return the `result` or `error` of one request."""
         listing = {"resources/list": "resources", "resources/templates/list": "resourceTemplates", "prompts/list": "prompts"}.get(method)
         if listing is not None:
             result = {listing: self.told.get("templates" if listing == "resourceTemplates" else listing, [])}
@@ -79,7 +79,7 @@ class Raw:
         return {"result": {"resultType": "complete", **result} if self.modern else result}
 
     def call(self, params: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
-        """The told result of a tool, or what it was called with."""
+        """Return the specified result of a tool, or the parameters of the call."""
         self.is_later = self.is_later or params["name"] == "change"
         seen = {"got": params, **({"headers": headers} if headers else {})}
         kept: Any = self.told.get("results", {}).get(params["name"])
@@ -90,7 +90,7 @@ class Raw:
         return told or {"content": [{"type": "text", "text": json.dumps(params)}], "structuredContent": seen}
 
     def introduction(self, method: str) -> dict[str, Any]:
-        """Who it is."""
+        """Return the result of `initialize` or `server/discover`."""
         said: dict[str, Any] = {"capabilities": {"tools": {"listChanged": True}, "resources": {}, "prompts": {}, "logging": {}}}
         if "skills" in self.told:
             said["capabilities"]["extensions"] = {"io.modelcontextprotocol/skills": {}}
@@ -102,7 +102,7 @@ class Raw:
 
 
 def over_stdio(raw: Raw) -> None:
-    """One message a line."""
+    """Serve over stdio, one message per line, until standard input ends."""
 
     def send(message: dict[str, Any]) -> None:
         sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
@@ -133,7 +133,7 @@ def over_stdio(raw: Raw) -> None:
 
 
 def _tokened(said: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
-    """A progress notification gets the token of the call it is for."""
+    """Return a notification, with the call's progress token if it is a progress notification."""
     if said["method"] != "notifications/progress":
         return said
     meta: dict[str, Any] = params.get("_meta") or {}
@@ -141,7 +141,7 @@ def _tokened(said: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
 
 
 def http_server(raw: Raw, port: int) -> ThreadingHTTPServer:
-    """One request, one JSON answer; not serving yet."""
+    """Return an HTTP server that answers each request with one JSON body; it is not yet serving."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -170,13 +170,13 @@ def http_server(raw: Raw, port: int) -> ThreadingHTTPServer:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Nothing: stderr is the test's."""
+            """Log nothing: stderr belongs to the test."""
 
     return ThreadingHTTPServer(("127.0.0.1", port), Handler)
 
 
 def over_http(raw: Raw, port: int) -> None:
-    """Until the process ends; says first where."""
+    """Print the endpoint's URL and serve until the process ends."""
     server = http_server(raw, port)
     sys.stdout.write(f"http://127.0.0.1:{server.server_address[1]}/mcp\n")
     sys.stdout.flush()

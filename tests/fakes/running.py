@@ -113,7 +113,7 @@ def write_config(folder: Path, config: dict[str, Any], name: str = "gateway") ->
 
 
 def _on_the_sdk_path(config: dict[str, Any]) -> dict[str, Any]:
-    """The same without short ways, but where a test says what it wants."""
+    """Return the configuration with the fast path off, except where the test sets `directPath`."""
     server, policies = config.get("server", {}), config.get("policies", {})
     off = {name: {"directPath": "off", **policies.get(name, {})} for name in config.get("mcpServers", {})}
     http = {"directPath": "off", **server.get("http", {})}
@@ -122,7 +122,7 @@ def _on_the_sdk_path(config: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def gateway_http(folder: Path, config: dict[str, Any], name: str = "gateway", env: dict[str, str] | None = None) -> Generator[str]:
-    """A gateway over HTTP, ready; yields its endpoint URL."""
+    """Run a gateway over HTTP and yield its endpoint's URL when it is ready."""
     port = free_port()
     path = write_config(folder, config, name)
     log = folder / f"{name}.log"
@@ -146,7 +146,7 @@ def wait_until_ready(process: Child, url: str, log: Path, seconds: float = START
 
 
 def gateway_command(path: Path) -> tuple[str, list[str]]:
-    """What an IDE would start for a gateway over stdio."""
+    """Return the command and arguments with which an IDE starts a gateway over stdio."""
     return sooner("gateway", "run", "--stdio", "--config", str(path))
 
 

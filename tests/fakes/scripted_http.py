@@ -20,7 +20,7 @@ from tests.fakes.scripted_upstream import ODD, Answer, Ask, Doing, Hold, Message
 
 GONE = (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.IncompleteRead, OSError)
 STREAMED = frozenset({"progress", "ask", "answered", "cancel"})
-"""Faults in these steps need an answer that comes in pieces."""
+"""Steps whose response is an event stream, because their faults happen between two events."""
 
 LOOK_SECONDS = 0.02
 OVERSIZED = 1 << 30
@@ -33,7 +33,7 @@ REFUSED: dict[str, tuple[int, bytes, dict[str, str]]] = {
     "error": (500, b"oops", {}),
     "busy": (503, b"", {"Retry-After": "1"}),
 }
-"""Status, body and headers of the kinds that are no MCP."""
+"""Status, body and headers of the fault kinds whose response is not an MCP message."""
 
 
 class Reply:
@@ -45,7 +45,7 @@ class Reply:
         self.session = ""
         self.started = False
         self.over = False
-        """The connection cannot be used again."""
+        """Whether the connection must be closed after this response."""
 
     async def head(self, status: int, kind: str, length: int | None, more: dict[str, str] | None = None) -> None:
         self.started = True
@@ -56,7 +56,7 @@ class Reply:
         await self.stream.send("\r\n".join(lines).encode() + b"\r\n\r\n")
 
     async def whole(self, status: int, body: bytes, kind: str = "application/json", more: dict[str, str] | None = None) -> None:
-        """A complete answer, or only its end if one has begun."""
+        """Send a complete response. If the response has already started, only end it."""
         if self.started:
             self.over = True
             return
@@ -69,7 +69,7 @@ class Reply:
         await self.stream.send(b"data: " + data + b"\n\n")
 
     async def say(self, data: bytes) -> None:
-        """A message, as the answer began or as it is to begin."""
+        """Send a message as an event if the response is streamed, and as the whole body otherwise."""
         if self.started or self.streamed:
             await self.event(data)
         else:
@@ -77,7 +77,7 @@ class Reply:
 
 
 class Site:
-    """One server."""
+    """One server on a port of its own, with its sessions and running requests."""
 
     def __init__(self, server: Scripted, port: int) -> None:
         self.server = server
@@ -90,7 +90,7 @@ class Site:
         self.running: dict[tuple[str, Any], anyio.CancelScope] = {}
 
     async def run(self) -> None:
-        """Serve, and after each death serve again."""
+        """Serve until a fault stops the server, wait until the fault ends, and serve again."""
         while True:
             with anyio.CancelScope() as self.life:
                 listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=self.port)
@@ -210,7 +210,7 @@ class Site:
                     await reply.say(encoded(step.message))
 
     async def hold(self, hold: Hold, reply: Reply) -> None:
-        """Run until cancelled; a listener is notified once of a further tool."""
+        """Wait until the request is cancelled; notify a listener once that the tool list changed."""
         if hold.acknowledged is None:
             await anyio.sleep_forever()
             return
@@ -223,7 +223,7 @@ class Site:
         await anyio.sleep_forever()
 
     async def fail(self, answer: Message | None, reply: Reply) -> None:
-        """The fault."""
+        """Carry out the configured fault in place of `answer`."""
         body, kind = encoded(answer), self.server.kind
         if kind in REFUSED:
             if kind == "lost":
@@ -249,7 +249,7 @@ class Site:
                     await anyio.sleep(0.3 if kind == "drip" else 0)
                 await self.until_over(reply)
             case "hang":
-                with anyio.CancelScope(shield=True):  # a cancellation does not wake it either
+                with anyio.CancelScope(shield=True):  # the fault lasts even if the client cancels the request
                     await self.until_over(reply)
             case "twice":
                 await reply.event(body)
@@ -279,7 +279,7 @@ async def _serve(sites: list[Site]) -> None:
 
 
 def serve(rows: Sequence[tuple[str, str, str, str]], port: int) -> None:
-    """Serve rows of folder, step, kind and era until the process ends; 0 as port is any."""
+    """Serve one server per row (folder, step, kind, era) until the process ends. Port 0 selects a free port."""
 
     async def run() -> None:
         await _serve([Site(Scripted(Path(folder), step, kind, modern=era == "modern"), port) for folder, step, kind, era in rows])

@@ -69,7 +69,7 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True)
 class Point:
-    """Here the fault happens, if it is this step's; `answer` is what would have been said."""
+    """A point at which the server fails if the configured step is `step`; `answer` is the message that the fault replaces."""
 
     step: str
     answer: Message | None
@@ -77,28 +77,28 @@ class Point:
 
 @dataclass(frozen=True)
 class Say:
-    """A notification."""
+    """A notification to send."""
 
     message: Message
 
 
 @dataclass(frozen=True)
 class Ask:
-    """A request to the client; its answer is sent back in."""
+    """A request to send to the client; the generator receives the client's response."""
 
     message: Message
 
 
 @dataclass(frozen=True)
 class Hold:
-    """Wait until cancelled; with `acknowledged` as a listener for changes."""
+    """A wait until the request is cancelled; with `acknowledged`, the request is a listener for list changes."""
 
     acknowledged: Message | None = None
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The end."""
+    """The response that ends the request."""
 
     message: Message
 
@@ -107,7 +107,7 @@ Doing = Generator[Point | Say | Ask | Hold | Answer, Any, None]
 
 
 class Scripted:
-    """The server, apart from how its bytes travel."""
+    """The server without a transport: it handles messages and yields steps."""
 
     def __init__(self, folder: Path, step: str, kind: str, *, modern: bool) -> None:
         self.folder, self.step, self.kind, self.modern = folder, step, kind, modern
@@ -118,7 +118,7 @@ class Scripted:
         return step == self.step and self.fault.exists()
 
     def handle(self, message: Message) -> Doing:
-        """What becomes of one request or notification."""
+        """Yield the steps that handle one request or notification."""
         method = message.get("method", "")
         if method == "tools/call":
             yield from self.call(message)
@@ -165,7 +165,7 @@ class Scripted:
         yield Point("idle", None)
 
     def ask(self, message: Message) -> Generator[Any, Any, bool]:
-        """Ask, in the way of the era; whether the answer is here."""
+        """Request input as the client's protocol version does; return whether the client's answer has arrived."""
         params: dict[str, Any] = message["params"]
         request = {"method": "elicitation/create", "params": QUESTION}
         if not self.modern:
@@ -253,7 +253,7 @@ class Scripted:
 
 
 def encoded(message: Message | None) -> bytes:
-    """As a line without its end."""
+    """Encode a message as one line of JSON, without the line end."""
     return b"" if message is None else json.dumps(message).encode()
 
 
@@ -263,17 +263,17 @@ ODD: dict[str, bytes] = {
     "shape": b'{"jsonrpc":"2.0","id":[],"result":7}',
     "stranger": b'{"jsonrpc":"2.0","id":987654,"result":{}}',
 }
-"""What is said instead of an answer."""
+"""Bytes that the server sends in place of a response, by fault kind."""
 
 
 def refusal(answer: Message | None) -> bytes:
-    """The kind `refuse`."""
+    """Return the error response of the fault kind `refuse`."""
     id_ = answer["id"] if answer else None
     return encoded({"jsonrpc": "2.0", "id": id_, "error": {"code": -32603, "message": "no"}})
 
 
 class OverStdio:
-    """One message a line; a fault may end the process."""
+    """The stdio transport: one message per line. A fault may end the process."""
 
     def __init__(self, server: Scripted) -> None:
         self.server = server
@@ -316,7 +316,7 @@ class OverStdio:
                     self.write(encoded(step.message))
 
     def announce(self) -> None:
-        """Notify listeners once of a further tool."""
+        """Notify listeners once that the tool list changed."""
         if self.announced or not self.server.changed.exists() or (self.server.modern and self.listening is None):
             return
         self.announced = True

@@ -48,7 +48,7 @@ class Serial:
         sys.stdout.flush()
 
     def read(self) -> dict[str, Any] | None:
-        """The next message that is not a cancellation."""
+        """Return the next message that is not a cancellation; record the cancellations before it."""
         for line in sys.stdin:
             message = json.loads(line)
             if message.get("method") == "notifications/cancelled":

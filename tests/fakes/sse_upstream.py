@@ -1,11 +1,13 @@
-"""A remote server with the transport of 2024-11-05, in a thread of the test, that fails one call in the way that its argument names.
+"""A remote MCP server with the HTTP+SSE transport of 2024-11-05, in a thread of the test. A call's argument selects its fault.
 
-Its tool `do` takes `how`:
+The tool `do` has an argument `how`:
 - `well`, `slow` (answers once `may_go_on` is set),
-- `text-id` (the id is the number as text, with a zero before it),
-- `large` (as many bytes as `bytes` says), `last-id` (the same, its id at the end), `lines` (many lines), `garbage` (not JSON, with an id),
-- `turned-away` (its POST is answered with `status`), `unheard` (its POST is cut off), `unended` (its POST's answer never ends),
-- `stream-ends`, `forgotten` (the server knows no session any more, once).
+- `text-id` (the response's id is the number as a string, with a leading zero),
+- `large` (a result of `bytes` bytes), `last-id` (the same, with the id as the last member), `lines` (an event of many `data` lines),
+  `garbage` (an event that has an id but is not JSON),
+- `turned-away` (the POST is answered with `status`), `unheard` (the connection of the POST is closed without a response), `unended` (the
+  response to the POST never ends),
+- `stream-ends` (the server closes the event stream), `forgotten` (the first such call: the server forgets the session and sends 404).
 """
 
 from __future__ import annotations
@@ -27,25 +29,25 @@ TOOL = {
 
 
 class OldServer:
-    """What it does, and what reached it."""
+    """The server's state: open streams, settings of the faults, and a record of the calls that it ran."""
 
     def __init__(self) -> None:
         self.url = ""
         self.endpoint = "/messages"
-        """Told to clients, with the session."""
+        """Path that the `endpoint` event sends to clients; the session id is appended."""
         self.streams: dict[str, queue.Queue[bytes | None]] = {}
-        """Open ones by session; `None` ends one."""
+        """Queued events of each open stream, by session id; `None` closes the stream."""
         self.lost: list[queue.Queue[bytes | None]] = []
-        """Of sessions that it forgot."""
+        """Event queues of the sessions that the server forgot."""
         self.opened = 0
         self.status = 500
         self.runs: list[str] = []
-        """How, of every call that was run."""
+        """The argument `how` of every call that the tool ran, in order."""
         self.may_go_on = threading.Event()
         self._forgets = True
 
     def take(self, session: str, message: dict[str, Any], handler: Handler) -> None:
-        """One POST: acknowledge and answer it."""
+        """Acknowledge one POST and run its request, or fail the POST as `how` specifies."""
         method: Any = message.get("method")
         if method != "tools/call":
             handler.reply(202)
@@ -71,7 +73,7 @@ class OldServer:
             threading.Thread(target=self.call, args=(session, message["id"], arguments), daemon=True).start()
 
     def call(self, session: str, number: Any, arguments: dict[str, Any]) -> None:
-        """Run the tool."""
+        """Run the tool `do` and send its result on the event stream."""
         how, text = arguments["how"], "x" * arguments.get("bytes", 1)
         result = {"content": [{"type": "text", "text": text}]}
         if how == "slow":
@@ -91,7 +93,7 @@ class OldServer:
             self.say(session, {"jsonrpc": "2.0", "id": number, "result": result})
 
     def result(self, method: str) -> dict[str, Any]:
-        """Of anything but a call."""
+        """Return the `result` or `error` of a request other than `tools/call`."""
         known: dict[str, dict[str, Any]] = {
             "initialize": {"protocolVersion": "2024-11-05", "capabilities": {"tools": {}}, "serverInfo": {"name": "old", "version": "1"}},
             "tools/list": {"tools": [TOOL]},
@@ -100,7 +102,7 @@ class OldServer:
         return {"result": known[method]} if method in known else {"error": {"code": -32601, "message": f"cannot {method}"}}
 
     def say(self, session: str, message: dict[str, Any]) -> None:
-        """One message."""
+        """Send one JSON-RPC message as an event."""
         self.send(session, b"event: message\ndata: %s\n\n" % json.dumps(message).encode())
 
     def send(self, session: str, event: bytes) -> None:
@@ -110,7 +112,7 @@ class OldServer:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection."""
+    """Handles the HTTP requests of one connection."""
 
     protocol_version = "HTTP/1.1"
     old: OldServer
@@ -150,7 +152,7 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(404)
 
     def reply(self, status: int, headers: dict[str, str] | None = None) -> None:
-        """A status, and nothing to read."""
+        """Send a response with this status and an empty body."""
         self.send_response(status)
         for name, value in (headers or {}).items():
             self.send_header(name, value)
@@ -160,12 +162,12 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: stderr is the test's."""
+        """Log nothing: stderr belongs to the test."""
 
 
 @contextmanager
 def old_server() -> Generator[OldServer]:
-    """It serves; its stream is at `url`."""
+    """Run the server on a free port; its event stream is at `url`."""
     old = OldServer()
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"old": old}))
     server.daemon_threads = True

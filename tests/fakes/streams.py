@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 
 @asynccontextmanager
 async def streams(serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> AsyncGenerator[str]:
-    """Yield the URL; each connection gets one call of `serve`, and is closed after it. None is left open at the end."""
+    """Run a TCP server and yield its URL. Each connection is passed to `serve` and closed after it; all are closed at the end."""
     running: set[asyncio.Task[None]] = set()
 
     async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -22,13 +22,13 @@ EXTENSION = "io.modelcontextprotocol/tasks"
 
 
 def send(message: dict[str, Any]) -> None:
-    """One line."""
+    """Write one message as a line to stdout."""
     sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
     sys.stdout.flush()
 
 
 class Script:
-    """The server."""
+    """The server: answers each method from its list in `told`, and records the requests in `log`."""
 
     def __init__(self, told: dict[str, Any], log: Path, *, modern: bool) -> None:
         self.told = told
@@ -36,7 +36,7 @@ class Script:
         self.modern = modern
 
     def next(self, method: str) -> Any:
-        """The answer that is due."""
+        """Return the scripted answer whose turn it is, counted from the recorded requests of this method."""
         answers: list[Any] = self.told.get(method) or [{"error": {"code": -32601, "message": "Method not found"}}]
         seen = sum(json.loads(line)["method"] == method for line in self.log.read_text().splitlines()) if self.log.exists() else 1
         return answers[min(seen, len(answers)) - 1]
@@ -50,7 +50,7 @@ class Script:
         return {"capabilities": capabilities, "supportedVersions": ["2026-07-28"], "ttlMs": 0, "cacheScope": "private"}
 
     def handle(self, message: dict[str, Any]) -> None:
-        """One message from the client."""
+        """Handle one message from the client."""
         method, number = message.get("method"), message.get("id")
         if number is None or method is None:
             return
@@ -68,7 +68,7 @@ class Script:
             self.give(number, {"error": {"code": -32601, "message": "Method not found"}})
 
     def play(self, number: Any, answer: Any) -> None:
-        """One scripted answer."""
+        """Carry out one scripted answer."""
         if answer == "die":
             os._exit(1)
         if answer == "hang":
@@ -84,14 +84,14 @@ class Script:
         self.give(number, answer)
 
     def give(self, number: Any, answer: dict[str, Any]) -> None:
-        """The answer, in the form of the era."""
+        """Send a response in the form of the protocol version."""
         if "result" in answer and self.modern:
             answer = {"result": {"resultType": "complete", **answer["result"]}}
         send({"id": number, **{k: v for k, v in answer.items() if k in ("result", "error")}})
 
 
 def main() -> None:
-    """Until standard input ends."""
+    """Serve until standard input ends."""
     cli = argparse.ArgumentParser()
     cli.add_argument("--modern", action="store_true")
     cli.add_argument("--log", type=Path, required=True)

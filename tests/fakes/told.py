@@ -24,7 +24,7 @@ class Told:
         """Do nothing: the request has already been answered."""
 
     def left(self) -> None:
-        """Likewise."""
+        """Do nothing: the request has already been answered."""
 
     def when_settled(self, then: Callable[[], None]) -> None:
         then()
@@ -33,14 +33,14 @@ class Told:
         return None, (self.text,)
 
     def forget(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: the response is not stored."""
 
     async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         raise AssertionError("it is answered")
 
 
 async def sdk_path(scope: Scope, receive: Receive, send: Send) -> None:
-    """The same answer."""
+    """Answer a request with the same text as `Told`."""
     body, is_more = b"", True
     while is_more:
         message: Any = await receive()

@@ -190,14 +190,14 @@ class Upstream:
         return ok(text(answer.action))
 
     async def need_url(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
-        """Every second call works: the person has been at the URL in between."""
+        """Fail every second call with a URL elicitation; the next call succeeds, as if the user had visited the URL."""
         if self.calls["need_url"] % 2:
             entry = {"mode": "url", "elicitationId": "sign-in-1", "url": "https://accounts.example.com/sign-in", "message": "Sign in"}
             raise MCPError(-32042, "sign in first", {"elicitations": [entry]})
         return ok(text("signed in"))
 
     async def ask_twice(self, ctx: Ctx, args: dict[str, Any], params: t.CallToolRequestParams) -> Any:
-        """A name, then a model's word on it, with progress and a log line around each."""
+        """Request a name by form, then a sampled word about the name; send progress and log messages."""
         state: dict[str, Any] = json.loads(params.request_state or "{}") if ctx.protocol_version >= "2026" else {}
         await ctx.session.report_progress(state.get("done", 0) + 1, 3, "asking")
         await ctx.session.send_log_message("info", "asking", "fake", related_request_id=ctx.request_id)
@@ -246,7 +246,7 @@ class Upstream:
         return ok(text("sampling is there"))
 
     async def asked(self, ctx: Ctx, params: Any) -> Any:
-        """The name, for a resource or prompt that asks for it; a result that asks in 2026."""
+        """Return the user's name for a resource or prompt, or in 2026 an `input_required` result that requests the name."""
         name = await self._name(ctx, params)
         if name is None:
             form = t.ElicitRequestFormParams(message="Your name?", requested_schema=NAME_FORM)
@@ -372,7 +372,7 @@ class Upstream:
 
 
 class _Told(Server[Any]):
-    """Says over every transport that its lists may change."""
+    """A server that declares `listChanged` over every transport."""
 
     def create_initialization_options(self, notification_options: Any = None, *args: Any, **kwargs: Any) -> Any:
         return super().create_initialization_options(notification_options or NotificationOptions(True, True, True), *args, **kwargs)
@@ -447,7 +447,7 @@ def main() -> None:
 
 
 def arguments() -> argparse.ArgumentParser:
-    """What `serve` understands."""
+    """Return a parser for the options of `serve`."""
     cli = argparse.ArgumentParser()
     cli.add_argument("--stdio", action="store_true")
     cli.add_argument("--port", type=int, default=0)

@@ -67,7 +67,7 @@ class Counting:
 
 
 class Wired:
-    """An application that asks the one at a port, each request on a connection of its own."""
+    """An ASGI application that forwards each request to a local port, each on a new connection."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -81,7 +81,7 @@ class Wired:
 
 
 class Kept:
-    """As `Wired`, one request after the other on one connection for as long as the server keeps it."""
+    """As `Wired`, but sends requests one after the other on one connection while the server keeps the connection open."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -106,7 +106,7 @@ class Kept:
         await _tell(told, send)
 
     async def aclose(self) -> None:
-        """Part with the connection."""
+        """Close the connection."""
         if self._stream is not None:
             await self._stream.aclose()
 
