@@ -1,5 +1,5 @@
 # pyright: basic, reportMissingImports=false
-"""A client that is not ours: agent-framework-core, run by the Python of an environment of its own.
+"""A third-party client, agent-framework-core, run by the Python of an environment of its own.
 
     python agent_framework_client.py URL list
     python agent_framework_client.py URL call TOOL ARGUMENTS_JSON
@@ -18,7 +18,7 @@ GIVE_UP_SECONDS = 1.5
 
 
 async def run(url: str, verb: str, name: str, arguments: str) -> object:
-    """One verb on one connection."""
+    """Connect, run one command, and disconnect."""
     async with MCPStreamableHTTPTool("moongate", url, load_prompts=False) as tool:
         if verb == "list":
             return [function.name for function in tool.functions]

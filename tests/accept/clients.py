@@ -1,6 +1,6 @@
-"""Clients that are not ours, run as their users run them: the MCP Inspector's command line and the TypeScript SDKs.
+"""Runs third-party clients as their users run them: the MCP Inspector's command line and the TypeScript SDKs.
 
-Each call is one process that connects, does its steps and leaves. They are installed by `setup.sh`.
+Each call starts a process that connects, runs its steps and exits. `setup.sh` installs the clients.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def are_installed() -> bool:
 
 @dataclass(frozen=True)
 class Ended:
-    """What a client left behind."""
+    """Exit code and output of a client process."""
 
     code: int
     out: str
@@ -39,7 +39,7 @@ class Ended:
 
 
 def run_node(*argv: str, cwd: Path) -> Ended:
-    """One Node program to its end, with a home folder of its own."""
+    """Run a Node program until it exits, with a home folder of its own."""
     env = {**os.environ, "HOME": str(cwd), "ACCEPT_HOME": str(HOME), "NO_COLOR": "1"}
     done = subprocess.run([str(NODE), *argv], cwd=cwd, env=env, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
     return Ended(done.returncode, done.stdout, done.stderr)
@@ -54,21 +54,21 @@ class Inspector:
         (folder / "ide.json").write_text(json.dumps({"mcpServers": {"moongate": target}}))
 
     def run(self, method: str, *options: str) -> Ended:
-        """One method; `--strict`, `--verify` and what the method needs go into `options`."""
+        """Run one MCP method; `options` holds `--strict`, `--verify` and the method's options."""
         entry = ("--config", str(self._folder / "ide.json"), "--server", "moongate", "--protocol-era", self._era)
         how = ("--format", "json", "--quiet", "--method", method)
         return run_node(str(INSPECTOR), "--cli", *entry, *how, *options, cwd=self._folder)
 
     def list_tools(self) -> list[str]:
-        """Names in the server's order."""
+        """Return the tool names in the server's order."""
         return [tool["name"] for tool in self._result("tools/list")["tools"]]
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The result of one call."""
+        """Return the result of one tool call."""
         return self._result("tools/call", "--tool-name", name, "--tool-args-json", json.dumps(arguments))
 
     def read(self, uri: str) -> dict[str, Any]:
-        """The result of one `resources/read`."""
+        """Return the result of one `resources/read`."""
         return self._result("resources/read", "--uri", uri)
 
     def _result(self, method: str, *options: str) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class Inspector:
 
 
 class TypeScript:
-    """The TypeScript SDK of the era: `@modelcontextprotocol/sdk` for the old one, `@modelcontextprotocol/client` for the new."""
+    """The TypeScript SDK of one era: `@modelcontextprotocol/sdk` for 2025, `@modelcontextprotocol/client` for 2026."""
 
     def __init__(self, folder: Path, target: Target, era: Era) -> None:
         self._folder = folder

@@ -29,20 +29,20 @@ WORKFLOW: list[dict[str, Any]] = [
     {"when": {"contains": "FIRST DRAFT", "last_role": "user"}, "text": REVIEWS[0], "repeat": True},
     {"when": {"contains": "Write a brief of", "last_role": "user"}, "text": "FIRST DRAFT: Warsaw.", "repeat": True},
 ]
-"""What the agents of the workflow `brief` say after the research: a draft, criticism, a better one, approval."""
+"""Scripted answers of the models of the workflow `brief` after its research: a draft, a rejection, a new draft, an approval."""
 
 ForeignClient = Inspector | TypeScript
 
 
 @dataclass(frozen=True)
 class Served:
-    """Address of the gateway, for both transports."""
+    """The addresses of the gateway, one for each transport."""
 
     http: Target
     stdio: Target
 
     def tasks(self, workflow: str) -> set[str]:
-        """The ids of the finished tasks of a workflow, as its operator sees them."""
+        """Return the ids of the finished tasks of a workflow, as `moongate tasks list` prints them."""
         command = [sys.executable, "-m", "gateway", "tasks", "list", "--json", "--config", str(CONFIG)]
         env = {**os.environ, **self.stdio["env"]}
         listed = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=True).stdout
@@ -52,7 +52,7 @@ class Served:
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
-    """Both targets; the one over stdio is started by each client itself."""
+    """Start the gateway over HTTP and yield both addresses; clients start the gateway over stdio themselves."""
     if not clients.are_installed():
         pytest.skip(f"the clients are not installed in {clients.HOME}; run `make accept`")
     folder = tmp_path_factory.mktemp("accept")

@@ -18,11 +18,11 @@ from agent_framework import MCPSkillsSource  # noqa: E402
 
 
 async def skills_of(session: object) -> object:
-    """Name and text of every skill on one connection."""
+    """Return the name and text of every skill that the server lists."""
     source = MCPSkillsSource(client=session)
     try:
         skills = await source.get_skills()
-    except TypeError:  # since 1.10 it has an audience
+    except TypeError:  # since agent-framework-core 1.10, `get_skills` requires a context argument
         from agent_framework import SkillsSourceContext
 
         skills = await source.get_skills(SkillsSourceContext(agent=None, session=None))
@@ -30,7 +30,7 @@ async def skills_of(session: object) -> object:
 
 
 async def run(url: str) -> object:
-    """With the client of the installed SDK: 2.x has one, 1.x a session."""
+    """List the skills with the installed MCP SDK: SDK 2.x has `Client`, SDK 1.x only `ClientSession`."""
     try:
         from mcp import Client
     except ImportError:

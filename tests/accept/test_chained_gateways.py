@@ -26,12 +26,12 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(240)]
 
 MOONGATE = str(Path(sys.executable).with_name("moongate"))
 SECONDS = 80.0
-"""For one command, on a busy machine."""
+"""Timeout of one command on a busy machine, in seconds."""
 
 
 @dataclass(frozen=True)
 class User:
-    """A person with an empty home folder, who types commands in folders below it."""
+    """A person with an empty home folder who runs commands in its folders."""
 
     home: Path
 
@@ -49,7 +49,7 @@ class User:
         return Ended(done.returncode, done.stdout, done.stderr)
 
     def serves(self, stack: ExitStack, folder: Path, port: int) -> str:
-        """Leave `moongate run` going in a terminal; returns the URL of its endpoint."""
+        """Keep `moongate run` running in a terminal; return its endpoint's URL."""
         log = folder / "run.log"
         with log.open("wb") as stderr:
             process = subprocess.Popen([MOONGATE, "run", "--http", f":{port}"], cwd=folder, env=self.env, stderr=stderr)

@@ -57,7 +57,7 @@ BUNDLED: dict[str, tuple[dict[str, str], str]] = {
     "brief": ({"topic": "The capital of Poland"}, BRIEF),
     "skill-for-task": ({"task": "review a SQL migration"}, "# SQL review"),
 }
-"""Every workflow that ships with Moongate, with a call of it and what the result says."""
+"""Every workflow that ships with Moongate, with the arguments of a call and a part of its result."""
 
 
 def test_every_bundled_workflow_is_tried() -> None:

@@ -36,7 +36,7 @@ START_SECONDS = 60.0
 
 @dataclass
 class User:
-    """Somebody with a home folder, a project in it and the installed command."""
+    """A person with a home folder, a project folder in it, and the installed command."""
 
     home: Path
     env: Mapping[str, str]
@@ -51,20 +51,20 @@ class User:
         return f"http://127.0.0.1:{self.port}/mcp"
 
     def http(self, **more: Any) -> Target:
-        """The entry for a client over HTTP."""
+        """Return the entry with which a client reaches the gateway over HTTP."""
         return {"type": "http", "url": self.url, **more}
 
     def stdio(self) -> Target:
-        """The entry for a client that starts the gateway."""
+        """Return the entry with which a client starts the gateway over stdio."""
         return {"command": str(COMMAND), "args": ["run", "--stdio", "-c", str(self.project / "gateway.json")], "env": dict(self.env)}
 
     def write(self, **document: Any) -> None:
-        """`gateway.json`, with a port of its own."""
+        """Write `gateway.json` with a port that no other test uses."""
         document["server"] = {"http": {"port": self.port, "drainSeconds": 1}, **document.get("server", {})}
         (self.project / "gateway.json").write_text(json.dumps(document, indent=2))
 
     def runs(self, *words: str, stdin: str = "", env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """One command to its end."""
+        """Run one `moongate` command until it exits."""
         return subprocess.run(
             [COMMAND, *words],
             cwd=self.project,
@@ -77,14 +77,14 @@ class User:
         )
 
     def data(self, *words: str) -> Any:
-        """What a command prints with `--json`."""
+        """Return the JSON that a command prints with `--json`."""
         done = self.runs(*words, "--json")
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
     @contextmanager
     def gateway(self) -> Generator[subprocess.Popen[bytes]]:
-        """`moongate run` in the project, until the block ends."""
+        """Run `moongate run` in the project until the block ends."""
         log = self.home / "run.log"
         with log.open("a") as stream:
             process = subprocess.Popen([COMMAND, "run"], cwd=self.project, env=self.env, stdout=subprocess.DEVNULL, stderr=stream)

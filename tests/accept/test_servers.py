@@ -56,7 +56,7 @@ def page() -> Generator[str]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Silent."""
+            """Log nothing: stderr belongs to the test."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Pages)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

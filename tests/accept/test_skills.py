@@ -20,11 +20,11 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
 
 CLIENT = Path(__file__).with_name("skills_client.py")
 LISTED = {"crlf", "bom", "folded", "unicode-text", "other-name", "many-files", "dates", "twice"}
-"""Of the hard cases those that the extension lists."""
+"""The hard cases that the skills extension lists."""
 
 
 def write_hard_cases(folder: Path) -> None:
-    """Skills that real ones taught: each is right, or only warned about."""
+    """Write skills with the irregularities of published skills, and one invalid skill without frontmatter."""
     (write_skill(folder / "crlf") / "SKILL.md").write_bytes(b"---\r\nname: crlf\r\ndescription: Line ends.\r\n---\r\n# A\r\n\r\nb\r\n")
     (write_skill(folder / "bom") / "SKILL.md").write_bytes(b"\xef\xbb\xbf---\nname: bom\ndescription: A mark.\n---\nbody\n")
     write_skill(folder / "folded", description=">-\n  Two lines\n  as one.")

@@ -1,4 +1,4 @@
-"""Tools that a person must approve, in a conversation: what is asked, what the answers mean, and what is never run."""
+"""Tools that need approval, within a conversation: the request, the effect of each answer, and the calls that never run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.agents.building import agent_of, both_ways, call, kinds_of, results_o
 
 
 class Files:
-    """Tools over a list of what they did."""
+    """Tools that record their calls in a list."""
 
     def __init__(self) -> None:
         self.done: list[str] = []

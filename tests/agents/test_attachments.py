@@ -1,4 +1,4 @@
-"""What callers give an agent beside the words of its task, and what holds for every agent of a gateway."""
+"""Attachments that callers send with an agent's task, and settings that apply to every agent of a gateway."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def server() -> Generator[ScriptedServer]:
 
 
 class FakeToolbox(Tools):
-    """A tool box with resources; `read` is what was read, and for whom."""
+    """A tool box with resources; `read` records the URI and the principal of each read."""
 
     def __init__(self, *tools: Tool, **resources: Any) -> None:
         super().__init__(*tools)
@@ -57,7 +57,7 @@ async def source_of(folder: Path, server: ScriptedServer, toolbox: FakeToolbox, 
 
 
 async def seen(server: ScriptedServer) -> list[Any]:
-    """Of the user's message that the model was sent last, what each part is."""
+    """Return the parts of the last user message that the model received."""
     [*_, last] = [m for m in (await server.requests())[-1]["body"]["messages"] if m["role"] == "user"]
     return last["content"] if isinstance(last["content"], list) else [{"type": "text", "text": last["content"]}]
 

@@ -16,7 +16,7 @@ from gateway.agents.providers.background import BackgroundAgentsProvider
 
 
 class HeldClient(BaseChatClient):
-    """Answers with its input's last text, once it is let go; fails on `fail`."""
+    """A client that answers with the last text of its input once `go` is set; raises if the text is `fail`."""
 
     def __init__(self) -> None:
         super().__init__("held")
@@ -47,7 +47,7 @@ def start(text: str, call_id: str = "c") -> Content:
 
 
 def results(client: ScriptedChatClient) -> list[str]:
-    """The results of the tool calls of the round before the last answer, all rounds in order."""
+    """Return the results of all tool calls before the last answer, in order."""
     return [str(c.result) for message in client.requests[-1][0] for c in message.contents if c.type == "function_result"]
 
 

@@ -1,4 +1,4 @@
-"""What function middleware sees of a call's arguments: checked, converted, with defaults; broken ones to repair."""
+"""The arguments that function middleware receives: checked, converted, with defaults; invalid arguments can be repaired."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def forecast(
 
 
 class Place(BaseModel):
-    """A schema given by hand, whose fields have other names on the wire."""
+    """A Pydantic schema whose fields have aliases in the JSON."""
 
     name: str = Field(alias="placeName")
     size: int = Field(1, validation_alias=AliasChoices("n", "size"))
@@ -40,7 +40,7 @@ def looking(seen: list[dict[str, Any]]) -> Any:
 
 
 class Bare:
-    """A tool that has a definition only."""
+    """A tool with only a definition and `call`."""
 
     definition = ToolDefinition("look", "Looks around.")
 
@@ -80,7 +80,7 @@ def own(ctx):
 @pytest.mark.requirement("TL13", "TL14")
 async def test_unannotated_ctx_beside_a_given_schema_is_the_context(stream: bool) -> None:
     functions: dict[str, Any] = {}
-    exec(UNANNOTATED, functions)  # as a type checker would not let it stand
+    exec(UNANNOTATED, functions)  # a type checker would reject this code
     shape = {"type": "object", "properties": {"item": {"type": "string"}}}
     placed = FunctionTool[..., Any](functions["place"], schema=shape)
     given = FunctionTool[..., Any](functions["own"], schema={"type": "object", "properties": {"ctx": {"type": "string"}}})

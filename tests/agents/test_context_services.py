@@ -1,4 +1,4 @@
-"""Context providers over other people's services: their requests, their failures, and the hints without their packages."""
+"""Context providers over third-party services: their requests, their failures, and the error if a package is missing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def ask(provider: ContextProvider, *texts: str, answers: int = 9, session_
 
 
 class Mem0:
-    """A mem0 client that remembers what it was asked."""
+    """A mem0 client that records its requests."""
 
     def __init__(self, *, fails: bool = False) -> None:
         self.searched: list[tuple[str, dict[str, Any]]] = []
@@ -62,7 +62,7 @@ async def test_mem0_memories_of_user_are_shown_and_new_texts_stored() -> None:
     assert provider.source_id == "mem0"
     (shown,) = await ask(provider, "What do I like?")
     assert shown == [f"{provider.context_prompt}\nAda likes figs.", "What do I like?"]
-    assert client.searched == [("What do I like?", {"filters": {"user_id": "ada"}})]  # a whole agent's are only shown where asked for
+    assert client.searched == [("What do I like?", {"filters": {"user_id": "ada"}})]  # `agent_id` is for storing, not for searching
     said = [{"role": "user", "content": "What do I like?"}, {"role": "assistant", "content": "Answer 0."}]
     assert client.added == [(said, {"user_id": "ada", "agent_id": "cook"})]
 
@@ -171,7 +171,7 @@ def test_redis_refuses_settings_that_make_no_sense(given: dict[str, Any]) -> Non
 
 
 class Search:
-    """A search service over HTTP: the documents that it gives, and the requests that reached it."""
+    """A search service over HTTP that returns fixed documents and records the requests."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, dict[str, str], dict[str, Any]]] = []

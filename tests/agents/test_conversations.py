@@ -1,4 +1,4 @@
-"""Sessions with an agent file, and the keys that say what the model sees: in process, behind no gate, with the model on a real wire."""
+"""Sessions with an agent file, and the keys that select what the model receives: in process, without a gate, with a model over HTTP."""
 
 from __future__ import annotations
 

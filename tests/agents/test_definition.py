@@ -1,4 +1,4 @@
-"""What an agent file may say of a remote agent."""
+"""The settings of a remote agent that an agent file accepts."""
 
 from __future__ import annotations
 

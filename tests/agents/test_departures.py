@@ -1,4 +1,4 @@
-"""What of agent-framework's documents is different here on purpose, and how code written to them learns it."""
+"""Deliberate differences from agent-framework, and the errors that name the replacement for code written for agent-framework."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.architecture.documents import read
 @pytest.mark.requirement("C4", "TY13")
 def test_former_name_names_its_replacement() -> None:
     with pytest.raises(ImportError, match="'ChatAgent': use Agent"):
-        exec("from gateway import ChatAgent")  # as a program's own line
+        exec("from gateway import ChatAgent")  # an `import` statement here would fail the type check
     with pytest.raises(AttributeError, match="'AgentThread': use AgentSession"):
         getattr(gateway, "AgentThread")  # noqa: B009  # a type checker knows that the name is not there
     assert getattr(gateway, "ChatAgent", None) is None
@@ -55,7 +55,7 @@ def test_agent_without_a_chat_client_is_rejected() -> None:
 def test_second_stream_hook_is_rejected_at_class_definition() -> None:
     with pytest.raises(TypeError, match=r"TwoHooks\._inner_get_streaming_response would never be called"):
 
-        class TwoHooks(BaseChatClient[Any]):  # pyright: ignore[reportUnusedClass]  # it is not made
+        class TwoHooks(BaseChatClient[Any]):  # pyright: ignore[reportUnusedClass]  # the class definition raises
             async def _inner_get_response(self, **_: Any) -> ChatResponse:
                 return ChatResponse(messages=[Message("assistant", ["x"])])
 

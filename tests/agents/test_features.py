@@ -71,7 +71,7 @@ async def test_agent_file_gives_its_agent_the_files_of_a_folder(
 
 
 class Asked(Listener):
-    """A client whose person answers approvals with yes or no."""
+    """A client that approves or declines every approval."""
 
     def __init__(self, says_yes: bool) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Asked(Listener):
 
 
 class _Mail:
-    """A tool as the catalog hands it out: with the source it is from."""
+    """A tool as the catalog returns it, with the attribute `source`."""
 
     source = "mail"
 

@@ -20,7 +20,7 @@ NAMES = [
 
 
 async def outcomes(store: AgentFileStore, *calls: tuple[str, dict[str, Any]]) -> list[Any]:
-    """What the calls give, made one after the other in one run."""
+    """Make the calls one after the other in one run, and return their results."""
     replies = [Content.from_function_call(str(number), f"file_access_{name}", arguments) for number, (name, arguments) in enumerate(calls)]
     client = ScriptedChatClient([*replies, "done"])
     await Agent(client, context_providers=[FileAccessProvider(store, require_delete_approval=False)]).run("go")

@@ -52,7 +52,7 @@ def results(client: ScriptedChatClient) -> list[str]:
 
 
 class StallingClient(BaseChatClient):
-    """Says something, then nothing more."""
+    """A chat client that streams one update and then nothing more."""
 
     def __init__(self, first: str = "begun") -> None:
         super().__init__("stalling")

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::gateway.staging.ExperimentalWar
 
 
 class Notes(LifecycleHooks):
-    """Notes every hook under a name."""
+    """Hooks that each record their call under a name."""
 
     def __init__(self, name: str, notes: list[str]) -> None:
         self._name = name

@@ -1,4 +1,4 @@
-"""Hooks around a run: messages they add, middleware inside them that ends the run, hooks that cannot run, results in order."""
+"""Hooks around a run: messages that they add, middleware inside them that ends the run, invalid hooks, and the order of results."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ _OWN: dict[str, dict[str, Any]] = {
     "wrap_model_call": {},
     "wrap_function_call": {},
 }
-"""By hook, what it may assign, with values that leave the run as it is."""
+"""The fields that each hook may assign, with values that leave the run unchanged."""
 
 
 @pytest.mark.requirement("HK9", "HK16")
@@ -292,7 +292,7 @@ async def test_value_that_the_run_cannot_use_fails_it(hook_name: str, change: Ca
 
 
 class _Half(LifecycleHooks):
-    """Assigns what has an effect only together with something else."""
+    """Hooks that assign a field without the other field that the first one needs to have an effect."""
 
     def __init__(self, what: str) -> None:
         self._what = what

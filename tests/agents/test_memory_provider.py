@@ -1,4 +1,4 @@
-"""A memory by topic: what an agent notes, is shown, is asked to tidy up; owners and processes apart, and a crash in between."""
+"""Memory by topic: notes that an agent writes, receives and consolidates; separate owners and processes; a crash while writing."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def shown(client: ScriptedChatClient, request: int = -1) -> str:
 
 
 def files(folder: Path) -> dict[str, Path]:
-    """By path within the owner's folder."""
+    """Return the files of the owner, keyed by their path within the owner's folder."""
     return {path.relative_to(folder).as_posix().split("/", 3)[-1]: path for path in folder.rglob("*") if path.is_file()}
 
 
@@ -96,7 +96,7 @@ async def test_agent_manages_topics_and_later_sessions_get_matching_ones(tmp_pat
     topics, cats, dogs, found = results(client, 2)
     assert [(topic["topic"], topic["summary"]) for topic in json.loads(topics)] == [("Cats", "# Two."), ("Coffee", "Takes it black.")]
     assert "Sessions: one" in cats and cats.endswith("## Memories\n- \\# Two.") and "'Dogs' does not exist" in dogs
-    assert json.loads(found) == []  # only what earlier runs said
+    assert json.loads(found) == []  # the search finds messages of earlier runs only
 
     await agent.run("Which coffee?", session=agent.create_session(session_id="two"))
     text = shown(client)
@@ -144,7 +144,7 @@ async def test_topics_are_consolidated_when_due_and_new_facts_stay(tmp_path: Pat
         store.write_topic(session, record, source_id="memory")
 
     class Tidier(ScriptedChatClient):
-        """Another process notes something while this model thinks."""
+        """A model during whose answer another process writes a memory."""
 
         async def _updates(self, messages: Any, *, stream: bool, options: Any) -> AsyncGenerator[ChatResponseUpdate, None]:
             if '"Good"' in messages[-1].text:

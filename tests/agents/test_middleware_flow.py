@@ -1,4 +1,4 @@
-"""What a middleware does decides what runs: requirements' table of returns and terminations, in each layer, whole and streamed."""
+"""Middleware that returns, terminates or fails, before or after it calls `call_next`: which other layers still run."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ TABLE: dict[str, tuple[bool, bool, bool]] = {
     "terminates after the call": (True, True, False),
     "fails": (False, False, False),
 }
-"""Whether what is further in, the operation, and the second half of what is further out ran."""
+"""Whether these ran: the inner middleware, the operation, and the part of the outer middleware after `call_next`."""
 
 
 def outer(mark: Any, ran: list[str]) -> Any:
-    """A middleware of that layer which notes that its second half ran."""
+    """Return a middleware of the layer that records when the part after its `call_next` runs."""
 
     @mark
     async def around(context: Any, call_next: Callable[[], Awaitable[None]]) -> None:

@@ -1,4 +1,4 @@
-"""Chat clients written for agent-framework, with the import changed: what such a client says, its agents learn."""
+"""Chat clients written for agent-framework, with only the import changed: agents use the facts that such a client returns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ from tests.agents.building import both_ways, call, run
 
 
 class KeepingClient(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):
-    """Its provider keeps the conversation, and says so at the end of an answer only: in the finalizer, or in a hook on the whole."""
+    """A client of a provider that stores the conversation, and whose response has `conversation_id` only at the end of a stream.
+
+    `where` is the place that sets the id: the stream's finalizer or a result hook.
+    """
 
     def __init__(self, replies: Sequence[str | Content], where: str = "finalizer", **settings: Any) -> None:
         super().__init__(**settings)
@@ -111,7 +114,7 @@ async def test_session_passed_to_a_client_reaches_its_middleware_only(stream: bo
 
 
 class Foreign:
-    """A client of another kind: it has `get_response` and is not a `BaseChatClient`."""
+    """A client class that has `get_response` but is not a `BaseChatClient`."""
 
     def __init__(self, replies: Sequence[str | Content], **settings: Any) -> None:
         assert settings == {"region": "eu"}
@@ -128,7 +131,7 @@ class Foreign:
 
 
 class Layered(FunctionInvocationLayer[Any], ChatMiddlewareLayer[Any], Foreign):
-    """Put together as agent-framework's clients are, over that client."""
+    """The layers of agent-framework over the class `Foreign`."""
 
 
 @both_ways

@@ -303,7 +303,7 @@ def stream_of(text: str) -> ResponseStream[AgentResponseUpdate, AgentResponse]:
 
 
 class Answers(BaseAgent):
-    """Its `run` is a function or a coroutine function, and gives a stream, bare parts or the whole."""
+    """An agent whose `run`, sync or async, returns a stream, an async iterator of updates, or a complete response."""
 
     def __init__(self, form: str) -> None:
         super().__init__(name="Word counter", description="Counts.")
@@ -435,7 +435,7 @@ async def test_entered_agent_opens_and_closes_client_and_tool_sources() -> None:
             log.append("out")
 
     class EnteredClient(ScriptedChatClient):
-        """A client that is one too."""
+        """A chat client that is a context manager."""
 
         async def __aenter__(self) -> Self:
             log.append("client in")

@@ -1,4 +1,4 @@
-"""`gateway.security`: what a conversation has taken in decides what may be called after it."""
+"""`gateway.security`: the content that a conversation has received decides which tools may be called afterwards."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RULES = FlowRules(trusted=("calendar", "send", "post"), private=("salary",), sin
 
 
 class Desk:
-    """Tools that note their calls."""
+    """Tools that record their calls."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -157,7 +157,7 @@ async def test_person_may_decide_in_a_later_run(approved: bool) -> None:
 
 
 class Person:
-    """A caller that can be asked."""
+    """A caller that answers requests for input."""
 
     def __init__(self, says_yes: bool) -> None:
         self.asked: list[str] = []

@@ -1,4 +1,4 @@
-"""What an agent file makes of its tool: rich answers, text on the way, limits, middleware, parameters, and the card."""
+"""The tool that an agent file defines: rich answers, streamed text, limits, middleware, parameters, and the agent card."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ async def test_agent_card_is_a_resource_without_instructions(tmp_path: Path, ser
 
 
 class Person(Listener):
-    """A client whose person approves, after looking at how long the call has left."""
+    """A client that approves every request, and records the time left before the call's deadline."""
 
     def __init__(self) -> None:
         super().__init__()

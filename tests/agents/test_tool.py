@@ -32,7 +32,7 @@ def server() -> Generator[ScriptedServer]:
 
 
 class Tools:
-    """A tool box over a list; `patterns` keeps what was asked for."""
+    """A tool box over a list; `patterns` records the requested patterns."""
 
     def __init__(self, *tools: Tool) -> None:
         self.by_pattern = {f"function/{tool.definition.name}": tool for tool in tools}
@@ -47,7 +47,7 @@ class Tools:
 
 
 class Listener(NoCaller):
-    """A client that keeps the progress it is sent."""
+    """A client that records the progress that it receives."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[float, str]] = []

@@ -1,4 +1,4 @@
-"""`ToolApprovalMiddleware`: rules, one question at a time, and answers that count only where a question was asked."""
+"""`ToolApprovalMiddleware`: rules, one request for approval at a time, and answers that count only if approval was requested."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gateway.agents.middleware.approval_state import (
 
 
 class Desk:
-    """Tools that note their calls; `send` and `pay` need approval, `look` does not."""
+    """Tools that record their calls; `send` and `pay` need approval, `look` does not."""
 
     def __init__(self) -> None:
         self.done: list[str] = []

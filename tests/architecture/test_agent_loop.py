@@ -1,4 +1,4 @@
-"""The behaviour matrix of the run loop: every row names tests that exist, and both ways where it says so."""
+"""The behaviour matrix of the run loop: every row names existing tests, with and without streaming if the row says so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of measurements says what was measured, and the driver counts answers only that are the called tool's own."""
+"""The page of measurements describes each measurement, and the driver counts only answers of the called tool."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_loads_before_servers_of_each_kind_match_their_tables(tmp_path: Pa
 async def test_slot_is_measured_again_while_the_host_steals_cpu_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: list[float], slots: int
 ) -> None:
-    """What the host takes of each slot: none of what is left out, and the first slot warms up."""
+    """`taken` holds the CPU time that the host took during each slot, and later slots lose none. The first slot is a warm-up."""
     ends = [part for lost in taken for part in (0.0, lost)]
     monkeypatch.setattr(measures, "host_took", lambda: ends.pop(0) if ends else 0.0)
     sheet = Sheet()

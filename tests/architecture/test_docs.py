@@ -1,4 +1,4 @@
-"""What the documentation says exists, and what exists is said: keys with their defaults, commands, options, file formats."""
+"""The documentation names only keys, defaults, commands, options and file formats that exist, and names all of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.architecture.sources import ROOT, name_of
 
 
 def config_keys(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
-    """Every key as a dotted path, with its default as JSON; `-` for objects, whose keys follow."""
+    """Return every key as a dotted path with its default as JSON; `-` for objects, whose keys follow."""
     found: dict[str, str] = {}
     for name, field in model.model_fields.items():
         path = prefix + (field.alias or name)
@@ -37,7 +37,7 @@ def config_keys(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
 
 
 def all_config_keys() -> dict[str, set[str]]:
-    """Path → defaults; a path may belong to several objects of which an entry is one."""
+    """Return the defaults of each path; a path can occur in several objects, because an entry is one of several kinds."""
     models: list[tuple[type[BaseModel], str]] = [
         (GatewayConfig, ""),
         (HttpServer, "mcpServers.<name>."),

@@ -1,4 +1,4 @@
-"""What a failure means follows from its type. Code does not compare the texts of errors, except in modules that are named with a reason."""
+"""The type of an exception decides how code handles it. Only modules listed here, with a reason, compare error texts."""
 
 from __future__ import annotations
 

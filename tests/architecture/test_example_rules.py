@@ -91,7 +91,7 @@ def test_lint_finds_nothing_on_an_example(path: str, source: str, policy: Source
 
 
 def ruled(source: str, policy: SourcePolicy) -> Iterator[tuple[str, dict[str, Any], str, dict[str, Any]]]:
-    """Tool, schema, argument and rule, for every served tool that a rule is for."""
+    """Yield tool name, schema, argument and rule for every served tool to which a rule applies."""
     for key, rules in policy.arguments.items():
         for name, schema in SERVERS[source].items():
             if key in (ANY_TOOL, name) and judge_tool(name, policy.tools.allow, policy.tools.deny):

@@ -1,4 +1,4 @@
-"""A gateway that is asked plain 2026 questions only never loads the SDK, nor what else they do not need."""
+"""A gateway that receives only plain 2026 requests never imports the SDK or other modules that such requests do not need."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ atexit.register(lambda: print("LOADED", json.dumps([name for name in {HEAVY} if 
 from gateway.cli.main import main
 main(sys.argv[1:])
 """
-"""`moongate`, which says at its end what of `HEAVY` it loaded."""
+"""A program that runs `moongate` and, when it exits, prints which modules of `HEAVY` were imported."""
 
 
 def request(number: int, method: str, **params: Any) -> dict[str, Any]:

@@ -115,7 +115,7 @@ class Deployment:
 
     @property
     def wiped(self) -> int:
-        """How often the server really wiped."""
+        """How many calls of `wipe` reached the server."""
         noted = self.folder / "requests"
         return sum(line.split()[1:] == ["tools/call", "wipe"] for line in noted.read_text().splitlines()) if noted.exists() else 0
 

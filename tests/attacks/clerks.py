@@ -12,7 +12,10 @@ from tests.interaction.wire import over_http
 
 
 async def audited(place: Place, count: int = 2) -> list[tuple[str, str, str]]:
-    """The audit log, once it has so many lines: it is written behind the calls. The first line is of code that was loaded."""
+    """Wait until the audit log has `count` entries, and return them.
+
+    Entries are written after the calls return. The first entry is about code that was loaded.
+    """
     with anyio.fail_after(10):
         while len(entries := (await anyio.to_thread.run_sync(place.cli, "audit"))["entries"]) < count:
             await anyio.sleep(0.05)

@@ -65,7 +65,7 @@ class Deployment:
     ran: Path
 
     async def plays(self, tool: str, arguments: dict[str, Any], *, by: str = "scripted") -> None:
-        """The model of an agent calls a tool once and repeats its result; the agents that it calls do the same."""
+        """Script the models: the first call is `tool`, and the answer is the result. With `by`, that agent's model first calls `agent/sk`."""
         turns: list[dict[str, Any]] = []
         if by != "scripted":
             turns.append({"when": {"model": by, "last_role": "user"}, "tool_calls": [{"name": "agent__sk", "arguments": {"task": "go"}}]})

@@ -25,14 +25,14 @@ from tests.interaction.wire import Era, HttpWire, over_http
 
 pytestmark = [pytest.mark.attack(40), pytest.mark.timeout(120)]
 PATIENT_SECONDS = 90.0
-"""Timeout if somebody decides: longer than a test takes on a busy machine."""
+"""Approval timeout in tests in which somebody decides, in seconds: longer than a test takes on a busy machine."""
 
 OPENING_SECONDS = 60.0
-"""For a call to wait for its approval."""
+"""Deadline for a call to open its approval, in seconds."""
 
 
 def yes(request: dict[str, Any]) -> dict[str, Any]:
-    """What a client that accepts every form says: the strongest choice, true, or any text."""
+    """Answer a form as a client that accepts everything: the strongest choice, or else the first choice or true."""
     fields = request["params"].get("requestedSchema", {}).get("properties", {})
     content: dict[str, Any] = {}
     for name, field in fields.items():
@@ -42,7 +42,7 @@ def yes(request: dict[str, Any]) -> dict[str, Any]:
 
 
 async def accept_all(wire: HttpWire, **params: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Call a tool and accept whatever is asked; the result, and what was asked."""
+    """Call a tool, accept every request for input, and return the result and the requests."""
     asked: list[dict[str, Any]] = []
     result = (await wire.send("tools/call", **params))["result"]
     while result.get("resultType") == "input_required":
@@ -97,14 +97,14 @@ REFUSED = ("Nobody approved it within", "operator")
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Generator[Deployment]:
-    """A gateway with keys and without a word on who approves."""
+    """A gateway with API keys whose configuration does not set who approves."""
     with deployment(tmp_path_factory.mktemp("approvers")) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def patient(tmp_path_factory: pytest.TempPathFactory) -> Generator[Deployment]:
-    """The same, which waits long enough for somebody to decide."""
+    """A gateway as `shared`, with an approval timeout that is long enough for a decision."""
     with deployment(tmp_path_factory.mktemp("patient"), seconds=PATIENT_SECONDS) as made:
         yield made
 
@@ -215,7 +215,7 @@ async def call_agui(made: Deployment, key: str) -> tuple[str, Sequence[Any]]:
 
 
 async def call_task(made: Deployment, key: str, era: Era) -> tuple[str, Sequence[Any]]:
-    """A task whose caller sends answers by `tasks/update` to everything that it is or might be asked."""
+    """Start a task and answer by `tasks/update` every request for input that a client could guess."""
     asked: list[Any] = []
     async with over_http(made.url, era, token=made.keys[key]) as wire:
         task: dict[str, Any] = {"task": {}} if era == "legacy" else {}
@@ -280,7 +280,7 @@ async def test_operator_at_the_command_line_decides_for_a_key(patient: Deploymen
 
 
 async def review(made: Deployment, key: str, decision: str, *, era: Era = "modern") -> tuple[str, list[str], list[list[str]]]:
-    """Review what waits with this key; the result, the texts that the person read, and the choices."""
+    """Call `review_approvals` with this key and return the result, the texts shown to the person, and the offered choices."""
     texts: list[str] = []
     choices: list[list[str]] = []
 

@@ -88,7 +88,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Generator[Deployment
 
 
 async def said(wire: Wire, tool: str, **arguments: Any) -> str:
-    """All that a call answers."""
+    """Call a tool and return the whole response as text."""
     return json.dumps(await wire.send("tools/call", name=tool, arguments=arguments))
 
 
@@ -99,7 +99,7 @@ async def wired(deployment: Deployment, era: Era) -> AsyncGenerator[Wire]:
 
 
 async def test_careless_server_is_led_out_without_a_rule(deployment: Deployment) -> None:
-    """Otherwise the tests below would show nothing."""
+    """The server returns the secret if no rule applies; otherwise the tests below would prove nothing."""
     paths = climbs(deployment.folder)[::2]
     async with wired(deployment, "modern") as wire:
         held = [path for path in paths if SECRET not in await said(wire, "open__read_text_file", path=path)]

@@ -35,7 +35,7 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
 
 @contextmanager
 def connected(origin: str, *, window: int | None = None) -> Generator[socket.socket]:
-    """A raw connection; `window` is its receive buffer in bytes."""
+    """Open a raw connection; `window` is its receive buffer in bytes."""
     with socket.socket() as raw:
         if window is not None:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
@@ -45,7 +45,7 @@ def connected(origin: str, *, window: int | None = None) -> Generator[socket.soc
 
 
 def health(raw: socket.socket) -> bytes:
-    """The answer to a request for `/health`, which may come in several pieces."""
+    """Receive the response to a request for `/health`, which can arrive in several pieces."""
     told = b""
     while not told.endswith(b"}"):
         part = raw.recv(4096)
@@ -55,7 +55,7 @@ def health(raw: socket.socket) -> bytes:
 
 
 def rest(raw: socket.socket) -> bytes:
-    """All that comes until the other side ends the connection."""
+    """Receive everything until the peer closes the connection."""
     told = b""
     try:
         while part := raw.recv(65536):
@@ -70,7 +70,7 @@ def rest(raw: socket.socket) -> bytes:
 def test_three_hundred_half_requests_end_while_others_are_served(origin: str) -> None:
     with ExitStack() as stack:
         slow: list[socket.socket] = []
-        for number in range(300):  # each says so much at once: its time began when it connected
+        for number in range(300):  # the deadline of each connection began when it was opened
             slow.append(raw := stack.enter_context(connected(origin)))
             raw.sendall(b"POST /mcp HT" if number % 2 else b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ")
         assert all(httpx2.get(f"{origin}/health").status_code == 200 for _ in range(20))
@@ -137,7 +137,7 @@ def test_endless_or_malformed_body_is_rejected(origin: str, endless: bytes) -> N
         with contextlib.suppress(ConnectionError):
             for _ in range(20):
                 raw.sendall(b"a: a\r\n" * 1_000 if endless.endswith(b"1.1\r\n") else b"a" * 6_000)
-        assert rest(raw)[:13] in (b"", b"HTTP/1.1 400 ")  # nothing where a reset overtook it
+        assert rest(raw)[:13] in (b"", b"HTTP/1.1 400 ")  # empty if a TCP reset arrived before the response
 
 
 def test_requests_that_come_at_once_are_answered_in_order(origin: str) -> None:
@@ -207,7 +207,7 @@ async def test_client_that_leaves_during_its_body_is_not_an_error(caplog: pytest
         try:
             while (message := await receive()).get("more_body"):
                 pass
-            raise RuntimeError(message["type"])  # as an application does that wants a body
+            raise RuntimeError(message["type"])  # as an application that needs the body would
         finally:
             failed.set()
 

@@ -1,4 +1,4 @@
-"""Answers go to whom they belong, however many callers share the gateway, its connections and a server."""
+"""Each response reaches the caller that sent the request, however many callers share the gateway, its connections and a server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODERN = {**ACCEPT, "mcp-protocol-version": "2026-07-28", "mcp-method": "tools/c
 
 
 async def no_answer_crosses(folder: Path, callers: int, calls: int) -> None:
-    """Each caller has a key of its own and asks both servers for its own words, all at once, with the same request ids."""
+    """Have callers with different keys call both servers at once with the same request ids; each must receive its own text."""
     keys = KeyStore(folder / "gateway-state" / "keys.json")
     made = [keys.add(f"caller-{number}").token for number in range(callers)]
     with upstream_http() as far, gateway_http(folder, {"mcpServers": {"pipe": upstream_stdio("--legacy"), "far": {"url": far}}}) as url:

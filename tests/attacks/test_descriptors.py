@@ -60,10 +60,10 @@ class Started:
     wire: Wire
     folder: Path
     gateway: int
-    """Process id."""
+    """Process id of the gateway."""
 
     def report(self, name: str) -> dict[str, Any]:
-        """What a program that the gateway started wrote."""
+        """Return the report of a program that the gateway started."""
         return json.loads((self.folder / name).read_text())
 
 
@@ -146,19 +146,19 @@ async def test_no_program_inherits_a_descriptor(start: Start, tmp_path: Path, in
 
 
 async def script_of(wire: Wire) -> dict[str, Any]:
-    """What the script of a skill reports."""
+    """Run the script of a skill and return its report."""
     ran = await wire.send("tools/call", name="run_skill_script", arguments={"skill_name": "leak", "script_name": "leak.py"})
     return json.loads(ran["result"]["structuredContent"]["stdout"])
 
 
 def extra(opened: dict[str, str]) -> list[str]:
-    """Open files of a process but its standard streams: uvloop leaves it a second descriptor of each of these."""
+    """Return the open files other than the standard streams; uvloop opens a second descriptor of each standard stream."""
     standard = {opened[number] for number in "012"}
     return [path for path in opened.values() if path not in standard and not path.endswith("/fd")]
 
 
 def descendants(pid: int) -> list[int]:
-    """Processes that a process started, and those that they did."""
+    """Return the ids of all processes that a process started, directly or indirectly."""
     children = [int(text) for path in Path(f"/proc/{pid}/task").glob("*/children") for text in path.read_text().split()]
     return [found for child in children for found in (child, *descendants(child))]
 
@@ -197,5 +197,5 @@ def test_every_start_of_a_program_seals_descriptors() -> None:
 
 
 def call_name(node: ast.Call) -> str:
-    """The last part of the name of what is called."""
+    """Return the last part of the name of the called function."""
     return node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id if isinstance(node.func, ast.Name) else ""

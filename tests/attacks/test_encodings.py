@@ -1,4 +1,4 @@
-"""Only UTF-8 JSON is read from a client: what a proxy or a policy in front of the gateway would read otherwise is refused on every path."""
+"""The gateway reads only UTF-8 JSON from clients: a body that a proxy could decode differently is rejected on every path."""
 
 from __future__ import annotations
 

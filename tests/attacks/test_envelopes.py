@@ -31,7 +31,7 @@ META = {
 
 
 def odd_params(dice: random.Random) -> Any:
-    """Parameters of which some are right, some missing and some of another type."""
+    """Return parameters of which some are valid, some missing and some of a wrong type."""
     if dice.random() < 0.2:
         return dice.choice(ODD)
     good: dict[str, Any] = {"name": "up__echo", "arguments": {"text": "hello"}, "uri": "skill://index.json"}
@@ -41,7 +41,7 @@ def odd_params(dice: random.Random) -> Any:
 
 
 def odd_message(dice: random.Random) -> Any:
-    """One message that is JSON; its parts are each right or wrong."""
+    """Return one JSON message whose members are each valid or invalid at random."""
     message: dict[str, Any] = {"jsonrpc": "2.0", "id": dice.randrange(10**6), "method": dice.choice(METHODS), "params": odd_params(dice)}
     for part in ("jsonrpc", "id", "method", "params"):
         turn = dice.random()
@@ -82,7 +82,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[str, Pat
 
 
 def odd_headers(dice: random.Random) -> dict[str, str]:
-    """Of a 2026 request or of none in particular, some of them wrong."""
+    """Return request headers with or without those of 2026, some with invalid values."""
     headers = dict(ACCEPT)
     if dice.random() < 0.5:
         headers |= {"mcp-protocol-version": "2026-07-28", "mcp-method": dice.choice([*METHODS[:8], "x"])}

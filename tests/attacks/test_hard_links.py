@@ -25,7 +25,7 @@ EXPOSE = {"agents": ["./agents"]}
 
 
 def two_of_each(folder: Path) -> None:
-    """An agent and a workflow, and each again as a hard link to a file outside."""
+    """Write an agent and a workflow, and hard links to another agent and workflow outside the folder."""
     (folder / "agents").mkdir()
     for kind, (suffix, text) in KINDS.items():
         (folder / "agents" / f"own{suffix}").write_text(text.replace("NAME", "own"))

@@ -1,4 +1,4 @@
-"""A configuration that changes while a gateway runs: nothing in it is executed before a person at the terminal accepts it."""
+"""A changed configuration of a running gateway: no command in it runs before a person at the terminal accepts the command."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LONG = pytest.mark.faults
 
 
 async def read_again(running: Running) -> None:
-    """Make the gateway read its configuration once more, and wait until it did."""
+    """Reload the gateway's configuration with SIGHUP and wait until it is applied."""
     before = running.log.read_text().count("configuration reloaded")
     os.kill(running.pid(), signal.SIGHUP)
 

@@ -192,12 +192,12 @@ def statuses(raw: socket.socket) -> Iterator[bytes]:
 
 
 SIZES = {"crowded": (128_000, 48_000), "large": (900_000, 0), "refused": (700_000, MAX_PARTS)}
-"""Bytes and parts of each kind, at least."""
+"""Minimum bytes and parts of the bodies of each kind."""
 
 
 @pytest.mark.parametrize("kind", SIZES)
 def test_key_with_large_bodies_gets_a_share_of_the_event_loop(tmp_path: Path, kind: str) -> None:
-    """The oracle is how many bodies were read: each takes at least its share of the time."""
+    """The expected number of read bodies follows from the time: reading a body takes at least its share of the event loop."""
     size, parts = SIZES[kind]
     seconds = PACE * (size * BYTE_SECONDS + parts * PART_SECONDS)
     is_over = threading.Event()

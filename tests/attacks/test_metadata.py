@@ -94,7 +94,7 @@ TOOLS = ("echo", "forge", "bare", "ask", "task", "refuse", "slow", "deep", "odd"
 
 
 class Forger(Raw):
-    """Forges wherever a server can, and notes what it was sent."""
+    """A server that forges `_meta` in every message, and records the requests that it receives."""
 
     def __init__(self, *, modern: bool) -> None:
         named = [{"name": name, "inputSchema": {"type": "object"}, "_meta": FROM_SERVER} for name in TOOLS]
@@ -180,7 +180,7 @@ def own_of(meta: dict[str, Any]) -> dict[str, Any]:
 
 
 def metas_in(answer: Any) -> list[dict[str, Any]]:
-    """Every `_meta` of an answer that has keys of a gateway, and every other object with such keys."""
+    """Return every `_meta` in an answer, and every other object, that contains keys of the gateway."""
     wire = cast("dict[str, Any]", answer) if isinstance(answer, dict) else dict[str, Any]()
     items = cast("list[Any]", answer) if isinstance(answer, list) else list(wire.values())
     found = [own for item in items for own in metas_in(item)]
@@ -203,7 +203,7 @@ REQUESTS: list[tuple[str, dict[str, Any], str]] = [
 
 
 async def request(wire: Wire, era: Era, server: str, method: str, params: dict[str, Any], how: str) -> None:
-    """One request with all that a client can forge, to its end."""
+    """Send one request with all metadata that a client can forge, and wait for its result."""
     named: dict[str, Any] = json.loads(json.dumps(params).replace("SERVER", server))
     more: dict[str, Any] = {"task": {}} if how == "task" and era == "legacy" else {}
     meta = {**FROM_CLIENT, KEY: secrets.token_hex(8), **({"progressToken": 1} if how == "sdk" else {})}
@@ -256,7 +256,7 @@ def circle(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[str, Scr
 @pytest.mark.parametrize("depth", [-1000, "x", {"no": 1}])
 @pytest.mark.parametrize("way", ["legacy", "modern", "legacy task", "modern task", "agui"])
 async def test_client_does_not_set_agent_depth(circle: tuple[str, ScriptedServer], way: str, depth: Any) -> None:
-    """The oracle is how often the model was asked by an agent that began."""
+    """The test counts the model's requests: one for each agent run that began."""
     url, model = circle
     await model.play(AGAIN, {"when": {"last_role": "tool"}, "repeat": True, "text": "done"})
     meta = {f"{OWN}agentDepth": depth}

@@ -1,4 +1,4 @@
-"""Attack 19, what a caller names: it is read with the caller's rights, also where an agent or a workflow reads it for the caller."""
+"""Attack 19, resources that a caller names: they are read with the caller's scopes, also if an agent or a workflow reads them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Deployment:
     model: ScriptedServer
 
     async def shown(self) -> str:
-        """Everything that any model was sent."""
+        """Return all requests that any model received, as text."""
         return str(await self.model.requests())
 
 
@@ -88,7 +88,7 @@ def link(uri: str) -> list[dict[str, Any]]:
 
 
 async def result_of(wire: HttpWire, tool: str, arguments: dict[str, Any], *, as_task: bool) -> dict[str, Any]:
-    """What a call came to, awaited where it is a task."""
+    """Call a tool and return its result; wait for the task if the call is a task."""
     asked: dict[str, Any] = {"task": {}} if as_task and wire.era == "legacy" else {}
     made = (await wire.send("tools/call", name=tool, arguments=arguments, **asked))["result"]
     if not as_task:
@@ -208,7 +208,7 @@ async def test_text_of_workflow_file_beside_links_grants_no_link(deployment: Dep
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_agent_inside_agent_reads_no_links(deployment: Deployment, era: Era) -> None:
-    """Not even with a key for everything: the boss's model named the link, and the boss's file names no resource."""
+    """A key for everything does not help: the boss's model named the link, and the boss's file lists no resource."""
     call = {"name": "agent__clerk", "arguments": {"task": "go", "attachments": link("docs+page://shut")}}
     await deployment.model.play(
         {"when": {"model": "boss", "last_role": "user"}, "tool_calls": [call]},

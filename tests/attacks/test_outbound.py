@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(60)
 KEY = "canary-key-of-the-operator"
 HEADERS = {"Authorization": f"Bearer {KEY}"}
 SECONDS = 1.0
-"""Time the ways out are given for an answer."""
+"""Timeout of each request, in seconds."""
 
 SPARE_BYTES = 100 << 20
 """More memory than one answer may cost at any time: twice what is taken, and what clients need."""
@@ -67,7 +67,7 @@ async def mcp(url: str) -> object:
 
 
 async def guarded(url: str) -> object:
-    """Reads metadata; a response with another status than 200 has none."""
+    """Fetch metadata; raise if the status is not 200."""
     answer = await GuardedFetch.for_server(url, None).send("GET", url, max_seconds=SECONDS)
     if answer.status_code != 200:
         raise GatewayError("no metadata")
@@ -82,7 +82,7 @@ Script = Callable[[anyio.abc.SocketStream], Awaitable[None]]
 
 @asynccontextmanager
 async def serving(script: Script) -> AsyncGenerator[tuple[str, list[bytes]]]:
-    """A raw server that reads a request and does what the script says; yields its URL and what it was sent."""
+    """Run a raw server that receives a request and then runs the script; yield its URL and the received requests."""
     heard: list[bytes] = []
 
     async def handle(stream: anyio.abc.SocketStream) -> None:
@@ -98,7 +98,7 @@ async def serving(script: Script) -> AsyncGenerator[tuple[str, list[bytes]]]:
 
 
 async def refused(way: Way, url: str) -> None:
-    """The request ends in time, with an error that does not show the key."""
+    """The request fails in time with an error that does not contain the key."""
     with anyio.fail_after(20), pytest.raises(GatewayError) as caught:
         await way(url)
     assert KEY not in str(caught.value)
@@ -134,7 +134,7 @@ def bomb() -> bytes:
 
 @asynccontextmanager
 async def within_memory() -> AsyncGenerator[None]:
-    """Fails where the process needed much more at any time than it had before."""
+    """Fail if the process needed much more memory at any time than before the block."""
     here = Path("/proc/self")
 
     def peak() -> int:

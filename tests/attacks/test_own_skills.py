@@ -73,7 +73,7 @@ def place(folder: Path, policies: dict[str, Any], *, scripts: str = "never") -> 
 
 
 def ran(place: Place) -> int:
-    """How often the script ran."""
+    """How many times the script ran."""
     noted = place.path.parent / "ran.txt"
     return len(noted.read_text().split()) if noted.exists() else 0
 

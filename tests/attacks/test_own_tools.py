@@ -142,7 +142,7 @@ def place(folder: Path, policies: dict[str, Any], *, function: str = "calm", fil
 
 
 def ran(place: Place) -> list[str]:
-    """The functions that ran."""
+    """The names of the functions that ran."""
     noted = place.path.parent / "ran.txt"
     return noted.read_text().split() if noted.exists() else []
 

@@ -21,7 +21,7 @@ PATHS = [
 
 @dataclass(frozen=True)
 class Deployment:
-    """A gateway, and the file that a server of this entry would make, were it ever started."""
+    """A gateway, and the file that exists if the gateway started a forbidden server."""
 
     url: str
     mark: Path

@@ -27,7 +27,7 @@ def config(limits: dict[str, Any], **http: Any) -> dict[str, Any]:
 
 
 def session_of(at: Besieged, caller: str, http: httpx2.Client | None = None, **facts: Any) -> dict[str, str]:
-    """The headers of a new 2025 session, whose client says these `facts` of itself."""
+    """Open a 2025 session and return its headers; `facts` are parameters of `initialize`."""
     if http is None:
         with httpx2.Client(timeout=20) as new:
             return session_of(at, caller, new, **facts)
@@ -49,7 +49,7 @@ def raw_post(at: Besieged, raw: socket.socket, body: str, headers: dict[str, str
 
 
 def reply(answer: httpx2.Response) -> Any:
-    """The JSON-RPC message of an answer, whichever of the two types it has."""
+    """Return the JSON-RPC message of a response, either JSON or an event stream."""
     if answer.headers["content-type"].startswith("text/event-stream"):
         return json.loads(next(line[6:] for line in answer.text.splitlines() if line.startswith("data: {")))
     return answer.json()
@@ -57,7 +57,7 @@ def reply(answer: httpx2.Response) -> Any:
 
 @contextmanager
 def hanging(at: Besieged, count: int, era: str, name: str = "up__hang") -> Generator[tuple[list[socket.socket], dict[str, str]]]:
-    """Calls of the weak key that do not end, and the headers of one more."""
+    """Open calls of the key `weak` that do not end; yield their connections and the headers for one more call."""
     headers = call(name)[1] if era == "modern" else session_of(at, "weak")
     with connections(at, count) as busy:
         for number, raw in enumerate(busy):
@@ -82,14 +82,14 @@ def test_key_has_bounded_calls(tmp_path: Path, era: str, path: str) -> None:
                     assert reply(answer)["id"] in (77, None)  # the first request for a host is judged by its head
             assert all(map(is_open, busy))
             honest.is_served()
-        if era == "modern":  # a client of 2026 that leaves takes its calls back
+        if era == "modern":  # a 2026 client that disconnects cancels its calls
             body, headers = call()
             until(lambda: httpx2.post(at.url, content=body, headers={**headers, **at.key_of("weak")}).status_code == 200)
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_calls_of_session_count_after_their_client_left(tmp_path: Path, path: str) -> None:
-    """In a session that a client leaves, its calls go on (2025-11-25, Transports)."""
+    """In a 2025 session, calls continue after their client disconnects (2025-11-25, Transports)."""
     with besieged(tmp_path, config({"callsPerCaller": 4}, directPath=path)) as at:
         headers = session_of(at, "weak")
         for number in range(4):
@@ -136,7 +136,7 @@ def test_caller_at_its_bound_answers_questions(tmp_path: Path) -> None:
 
 
 def listen(at: Besieged, caller: str, era: str, http: httpx2.Client | None = None) -> bytes:
-    """The whole request of a stream without an end."""
+    """Return the request of a stream that does not end."""
     if era == "legacy":
         fields = {**session_of(at, caller, http), "accept": "text/event-stream"}
         return at.head(None, 0, **fields).replace(b"POST", b"GET", 1)
@@ -211,7 +211,7 @@ def test_key_has_bounded_bytes_of_requests(tmp_path: Path, path: str, is_chunked
 
 
 def ping(at: Besieged, headers: dict[str, str]) -> int:
-    """The status of a ping in a session."""
+    """Send a ping in a session and return the status of the response."""
     return httpx2.post(at.url, content=legacy("ping"), headers=headers, timeout=20).status_code
 
 
@@ -280,7 +280,7 @@ def test_ten_thousand_sessions_of_one_key_cost_no_other_client(tmp_path: Path) -
 
 
 def _waits(raw: socket.socket) -> bool:
-    """Whether no answer came; one that came says 429 and names the setting."""
+    """Return whether no response has arrived; a response must be a 429 that names the setting."""
     try:
         told = raw.recv(4096)
     except TimeoutError:
@@ -290,11 +290,11 @@ def _waits(raw: socket.socket) -> bool:
 
 
 BIG = 3_900_000
-"""Bytes of a result that the kernel does not take whole in one piece."""
+"""Size of a result that is larger than the kernel's send buffer."""
 
 
 def big(at: Besieged, form: str = "modern", caller: str = "weak") -> bytes:
-    """A call with a large result: of a 2025 session, or of 2026, answered as JSON or as an event stream."""
+    """Return a call with a large result: in a 2025 session, or in 2026 with a JSON or event stream response."""
     given: dict[str, Any] = {"name": "up__big", "arguments": {"bytes": BIG, "reports": int(form == "stream")}}
     if form == "legacy":
         body, headers = legacy("tools/call", **given), session_of(at, caller)
@@ -305,7 +305,7 @@ def big(at: Besieged, form: str = "modern", caller: str = "weak") -> bytes:
 
 
 def refused_for_unread(at: Besieged, caller: str = "weak") -> bool:
-    """Whether a small call of a caller is refused because of answers that it did not read."""
+    """Return whether a small call of the caller is refused because the caller has not read earlier responses."""
     body, headers = call()
     answer = httpx2.post(at.url, content=body, headers={**headers, **at.key_of(caller)}, timeout=20)
     if answer.status_code == 200:
@@ -316,7 +316,7 @@ def refused_for_unread(at: Besieged, caller: str = "weak") -> bool:
 
 
 def came_whole(raw: socket.socket) -> bool:
-    """Read an answer, of which `status_of` may have read a part, to its end or to the end of the connection."""
+    """Read a response, part of which `status_of` may have read; return whether it was complete before the connection ended."""
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
     left = BIG - 65_536
     with suppress(ConnectionError):
@@ -406,7 +406,7 @@ def test_unread_answers_of_local_user_are_bounded_by_the_total(tmp_path: Path) -
 
 
 def test_local_user_has_the_whole(tmp_path: Path) -> None:
-    """Without keys all callers are one, so one share would be a bound on everybody."""
+    """Without API keys all callers count as one caller, so a share per caller would limit all of them together."""
     with besieged(tmp_path, config({}, maxConnections=200), callers={}) as at, ExitStack() as stack:
         busy, headers = stack.enter_context(connections(at, 150)), call("up__hang")[1]
         for number, raw in enumerate(busy):

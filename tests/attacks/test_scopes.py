@@ -216,7 +216,7 @@ def test_the_pages_are_for_keys_that_may_see_the_gateway(deployment: Deployment,
 
 
 async def refusals(deployment: Deployment, source: str, name: str) -> set[str]:
-    """The kinds of the events of a name that the audit log has for scopes, once it has one: it is written behind the calls."""
+    """Return the kinds of the audit entries of scope refusals for a name; wait for one, because entries are written after the call."""
 
     async def refused() -> list[AuditEntry]:
         async with records(deployment.state) as made:
@@ -244,7 +244,7 @@ async def test_refusal_is_in_the_audit_log_with_its_rule(deployment: Deployment)
 
 
 async def test_change_stream_shows_a_key_nothing_out_of_its_scope(deployment: Deployment) -> None:
-    """It acknowledges what the key may read, of all that was asked for."""
+    """The stream acknowledges only those requested subscriptions that the key may read."""
     headers = {"Authorization": f"Bearer {deployment.keys['reader']}", "Accept": "application/json, text/event-stream"}
     headers |= {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "subscriptions/listen"}
     prefix = "io.modelcontextprotocol"

@@ -1,4 +1,4 @@
-"""Scripts of skills under gateways that run in poor places: as `nobody`, in a container that refuses system calls, and killed meanwhile."""
+"""Scripts of skills under restricted gateways: run as `nobody`, in a container that refuses system calls, or killed meanwhile."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ pytestmark = [
 
 
 def config_of(folder: Path, script: str, **grant: Any) -> dict[str, Any]:
-    """A gateway with one script that may run."""
+    """Return a configuration with one script that is allowed to run."""
     write_skill(folder / "skills" / "one", files={"run.py": script})
     (found,) = granted(folder / "skills", "one", "run.py")
     allow = [found.model_copy(update=grant).model_dump(by_alias=True)]
@@ -48,7 +48,7 @@ def config_of(folder: Path, script: str, **grant: Any) -> dict[str, Any]:
 
 
 async def run_script(url: str) -> dict[str, Any]:
-    """The outcome of that script."""
+    """Run the script and return its result."""
     async with over_http(url, "modern", tasks=False) as wire:
         done = await wire.send("tools/call", name="run_skill_script", arguments={"skill_name": "one", "script_name": "run.py"})
         return done["result"]["structuredContent"]
@@ -100,7 +100,7 @@ async def test_scripts_run_under_a_gateway_of_user_nobody(network: bool) -> None
 
 
 def python_for_nobody_only() -> str:
-    """A Python that every user may start, under a gateway of root whose own Python only root can reach."""
+    """Return a Python that every user can start; skip the test unless the gateway is root and only root can reach its own Python."""
     python = shutil.which("python3", path=SAFE_PATH)
     if os.geteuid() != 0 or is_open_to_all(python_path()) or python is None or not is_open_to_all(python):
         pytest.skip("needs root, a Python of this gateway that only root can reach, and another one for everybody")
@@ -205,7 +205,7 @@ async def test_killed_gateway_or_launcher_leaves_no_script(killed: str, tmp_path
                 while not running_with(mark):
                     await anyio.sleep(0.02)
             if killed == "launcher":
-                process.send_signal(signal.SIGSTOP)  # a gateway that is gone, and so does not end the run itself
+                process.send_signal(signal.SIGSTOP)  # so that the gateway cannot end the run itself
                 for pid in children_of(process.pid):
                     os.kill(pid, signal.SIGKILL)
                 await gone(mark)
@@ -220,8 +220,8 @@ def children_of(pid: int) -> list[int]:
 
 
 async def attempt(url: str) -> None:
-    """Run the script although its gateway may end meanwhile."""
+    """Run the script and ignore errors, because the gateway may be killed meanwhile."""
     try:
         await run_script(url)
-    except Exception:  # how a client notices is not the question here
+    except Exception:  # the client's error does not matter here
         return

@@ -207,7 +207,7 @@ WRITERS = {
 
 
 LIKE_OTHERS: tuple[Kind, ...] = ("no landlock", "no namespaces")
-"""Kinds that limit what is written as another kind does."""
+"""Kinds of sandbox that limit writing by the same means as another kind."""
 
 WRITING = [
     pytest.param(kind, writer, marks=pytest.mark.faults if kind in LIKE_OTHERS and writer != "files without a name" else ())

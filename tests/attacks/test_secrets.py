@@ -1,4 +1,4 @@
-"""Attack 28: canaries for every kind of secret, upstreams that repeat what they were given, and a look at everything that leaves."""
+"""Attack 28: canaries for every kind of secret, servers that repeat their credentials, and a search of all output for canaries."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def parrot() -> Generator[str]:
                 self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Nothing: stderr is the test's."""
+            """Log nothing: stderr belongs to the test."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
@@ -92,7 +92,7 @@ def parrot() -> Generator[str]:
 
 @dataclass
 class Seen:
-    """Everything that left, by where."""
+    """All text that left the gateway, by the place where it appeared."""
 
     places: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -100,7 +100,7 @@ class Seen:
         self.places[place] = self.places.get(place, "") + (text.decode("latin-1") if isinstance(text, bytes) else text)
 
     def leaks(self, canaries: dict[str, str]) -> dict[str, list[str]]:
-        """Place → the names of the canaries in it."""
+        """Return the names of the canaries found in each place."""
         found = {place: [name for name, value in canaries.items() if value in text] for place, text in self.places.items()}
         return {place: names for place, names in found.items() if names}
 
@@ -161,7 +161,7 @@ def look_at_pages(url: str, token: str, seen: Seen) -> None:
 
 
 async def test_no_secret_is_in_anything_that_leaves_or_stays(tmp_path: Path) -> None:
-    """Results are their servers' own words and may say what they like; everything else is ours."""
+    """Results are excluded, because a server may return its own credentials; everything else comes from the gateway."""
     seen = Seen()
     with ExitStack() as stack:
         url = stack.enter_context(parrot())

@@ -1,4 +1,4 @@
-"""Callers that wait for the same server take turns: a caller with hundreds of waiting calls does not hold up another one."""
+"""Callers take turns at a server: a caller with hundreds of waiting calls does not delay the call of another caller."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def config(folder: Path, policy: dict[str, Any], path: str = "auto") -> dict[str
 
 
 def send(at: Besieged, caller: str, raws: list[socket.socket], name: str = "up__work") -> None:
-    """One call on each connection."""
+    """Send one call on each connection."""
     for number, raw in enumerate(raws):
         body, headers = call(name, number, who=caller)
         raw_post(at, raw, body, {**headers, **at.key_of(caller)})
@@ -48,7 +48,7 @@ def wait_at_bound(at: Besieged, caller: str, raws: list[socket.socket]) -> None:
 
 
 def seen(folder: Path) -> list[str]:
-    """Who called, in the order in which the calls came to the server."""
+    """Return the caller of each call, in the order in which the calls reached the server."""
     path = folder / "seen"
     return path.read_text().split() if path.exists() else []
 
@@ -82,7 +82,7 @@ def test_calls_of_clients_that_leave_do_not_run(tmp_path: Path) -> None:
 
 
 def test_busy_session_leaves_serial_server_to_others(tmp_path: Path) -> None:
-    """Calls of one session run together at a serial server; with one always running, its turn ends all the same."""
+    """A serial server runs calls of one session together; a session whose calls never stop must still end its turn."""
     most = 150
     (tmp_path / "go").touch()
     with besieged(tmp_path, config(tmp_path, WAYS["serial"])) as at, connections(at, 1) as (honest,):

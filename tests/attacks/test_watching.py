@@ -1,4 +1,4 @@
-"""One client watches so much and no more, in both eras."""
+"""The number of resources that one client can subscribe to is limited, in both eras."""
 
 from __future__ import annotations
 

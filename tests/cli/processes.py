@@ -23,7 +23,7 @@ TIMEOUT_SECONDS = 40
 
 @dataclass(frozen=True)
 class Ended:
-    """What a command left behind."""
+    """Exit code and output of a finished command."""
 
     code: int
     out: str
@@ -31,20 +31,20 @@ class Ended:
 
     @property
     def data(self) -> Any:
-        """Its one line of JSON on stdout."""
+        """Parse the one line of JSON on stdout."""
         assert self.out.count("\n") == 1, self.out
         return json.loads(self.out)
 
     @property
     def error(self) -> dict[str, Any]:
-        """The error line that `--json` promises on stderr."""
+        """Return the error that the command printed as JSON on stderr."""
         lines = [line for line in self.err.splitlines() if line.startswith('{"error"')]
         assert len(lines) == 1, self.err
         return json.loads(lines[0])["error"]
 
 
 def in_event_loop() -> bool:
-    """Whether this thread runs one."""
+    """Return whether an event loop is running in this thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -54,7 +54,7 @@ def in_event_loop() -> bool:
 
 @contextmanager
 def untouched_logging() -> Generator[None]:
-    """A command sets the process's logging up; afterwards it is as it was, for the tests that come next."""
+    """Restore the logging configuration after a command has changed it, for later tests."""
     loggers = [logging.getLogger(name) for name in (None, "gateway", "mcp.client.streamable_http")]
     before = [(logger, logger.level, logger.handlers[:]) for logger in loggers]
     try:
@@ -91,7 +91,7 @@ def moongate(*arguments: str, cwd: Path, env: Mapping[str, str] | None = None, s
 
 
 def moongate_process(*arguments: str, cwd: Path, env: Mapping[str, str] | None = None, stdin: str = "") -> Ended:
-    """As `moongate`, as a process of its own."""
+    """As `moongate`, but run the command in a process of its own."""
     command, args = sooner("gateway", *arguments)
     done = subprocess.run(
         [command, *args],
@@ -113,7 +113,7 @@ def environment(folder: Path, extra: Mapping[str, str] | None = None, of: Mappin
 
 
 def write_gateway(folder: Path, **document: Any) -> Path:
-    """A `gateway.json` in `folder`."""
+    """Write `gateway.json` in `folder`."""
     path = folder / "gateway.json"
     path.write_text(json.dumps(document))
     return path

@@ -1,4 +1,4 @@
-"""`moongate doctor`: it says `ok` only of what works, and names the fix of what does not."""
+"""`moongate doctor`: each check is `ok` only if the checked part works, and otherwise names a fix."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def endpoint() -> Generator[ScriptedServer]:
 
 
 def play(endpoint: ScriptedServer, **script: Any) -> None:
-    """Replace what the endpoint answers."""
+    """Replace the script of the model endpoint."""
     httpx2.post(endpoint.base_url.removesuffix("/v1") + "/script", json={"turns": [], **script}).raise_for_status()
 
 
 def checked(folder: Path, env: Mapping[str, str] | None = None, *, agents: Mapping[str, str] | None = None, **document: Any) -> Ended:
-    """What `doctor` says of a configuration, with these files of agents and workflows."""
+    """Run `doctor` on a configuration with these agent and workflow files."""
     (folder / "agents").mkdir(exist_ok=True)
     for name, text in (agents or {}).items():
         (folder / "agents" / name).write_text(text)
@@ -73,7 +73,7 @@ def pages(answers: Mapping[str, tuple[int, str, str]]) -> Generator[str]:
         do_GET = do_DELETE = do_POST
 
         def log_message(self, format: str, *args: object) -> None:
-            """Stay quiet."""
+            """Log nothing: stderr belongs to the test."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = Thread(target=server.serve_forever)
@@ -86,7 +86,7 @@ def pages(answers: Mapping[str, tuple[int, str, str]]) -> Generator[str]:
 
 
 def about(done: Ended, subject: str) -> list[tuple[str, str]]:
-    """Status and text of the checks whose subject starts so."""
+    """Return status and text of the checks whose subject starts with `subject`."""
     return [
         (check["status"], f"{check['text']} {check['fix'] or ''}") for check in done.data["checks"] if check["subject"].startswith(subject)
     ]

@@ -1,4 +1,4 @@
-"""`moongate eval`: cases put to an agent with a model on a real wire, and what the command ends with."""
+"""`moongate eval`: cases for an agent with a model over HTTP, and the exit codes."""
 
 from __future__ import annotations
 

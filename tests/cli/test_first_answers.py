@@ -1,4 +1,4 @@
-"""A gateway over stdio that was started before answers `initialize` and the listings while it is still being imported."""
+"""A gateway over stdio that was started before answers `initialize` and list requests from a cache while it is still importing."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ READY = message(None, "notifications/initialized")
 
 
 def tool(name: str) -> dict[str, Any]:
-    """More of them than a pipe holds."""
+    """Return the definition of a tool; 60 of them are larger than the buffer of a pipe."""
     return {"name": name, "description": "long " * 400, "inputSchema": {"type": "object"}}
 
 
@@ -91,7 +91,7 @@ class Running:
         return said
 
     def leave(self) -> list[dict[str, Any]]:
-        """What was not read yet, when the process has ended."""
+        """Close stdin, wait until the process exits, and return the messages that were not read yet."""
         self.stdin.close()
         rest = [json.loads(line) for line in self.stdout]
         assert self.process.wait(20) == 0
@@ -151,7 +151,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
 
 @pytest.fixture
 def copied(project: tuple[Path, dict[str, Any]], tmp_path: Path) -> Generator[Path]:
-    """The project, put back as it was afterwards."""
+    """The project; its files are restored after the test."""
     folder, _ = project
     kept = {path: (path.read_bytes(), path.stat()) for path in folder.glob("xdg-state/moongate/first-answers/*.json")}
     yield folder
@@ -173,7 +173,7 @@ def test_known_answers_come_before_the_gateway_is_imported(project: tuple[Path, 
         client.send(message(1, "initialize", **OTHER), READY, message(2, "ping"), *lists, call, message(10, "ping"))
         said = [client.read() for _ in range(6)]
         assert [one["id"] for one in said] == [1, 2, "l0", "l1", "l2", "l3"]
-        assert said[0]["result"].pop("instructions").count("one: 60 server tools\n") == 1  # when it was kept, all servers were there
+        assert said[0]["result"].pop("instructions").count("one: 60 server tools\n") == 1  # the cache was written after all servers had started
         assert said[0]["result"] == {**results["initialize"], "protocolVersion": "2025-11-25"}
         assert {LISTS[number]: said[number + 2]["result"] for number in range(4)} == {method: results[method] for method in LISTS}
         assert not select.select([client.stdout], [], [], 0.2)[0]
@@ -190,7 +190,7 @@ def test_client_that_reads_late_gets_each_answer_whole(project: tuple[Path, dict
         client.send(message(1, "initialize", **HELLO), READY, message(2, "tools/list"), message(3, "tools/list"))
         assert client.read()["id"] == 1
         (tmp_path / "hold").unlink()
-        while not client.stderr.readline().startswith(b"{"):  # the gateway has taken over when it says what it serves
+        while not client.stderr.readline().startswith(b"{"):  # this log line is printed after the gateway has taken over stdin
             pass
         said = [client.read(), client.read()]
         rest = client.leave()
@@ -203,7 +203,7 @@ def test_answers_are_kept_when_all_servers_have_started(copied: Path) -> None:
     (copied / "hang").touch()
     with gateway(copied) as client:
         client.send(message(1, "initialize", **HELLO), READY, message(2, "tools/list"))
-        assert any(name.startswith("one__") for name in names(client.read_until(2)))  # the gateway remembers them
+        assert any(name.startswith("one__") for name in names(client.read_until(2)))  # the gateway cached the tools in an earlier session
         time.sleep(0.3)
         assert not list(copied.glob("xdg-state/moongate/first-answers/*.json"))
         (copied / "hang").unlink()
@@ -278,7 +278,7 @@ def test_gateway_that_cannot_start_reports_it_after_its_response(project: tuple[
 
 
 def read(folder: Path, **environ: str) -> CachedAnswers | None:
-    """What the next start would know."""
+    """Return the cached answers that the next start would read."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"XDG_STATE_HOME": str(folder / "xdg-state"), "TOKEN": "one", **environ}.items():
             patch.setenv(name, value)
@@ -396,7 +396,7 @@ ODD = {
 
 
 def answered(*lines: bytes) -> tuple[EarlyExchange, list[Any]]:
-    """What an `Answering` that reads these lines says, and leaves behind."""
+    """Run `Answering` on these lines; return the state that it hands over to the gateway, and the messages that it sent."""
     (wire_in, typed), (shown, wire_out) = os.pipe(), os.pipe()
     answering = Answering(KNOWN, wire_in, wire_out)
     answering.start()

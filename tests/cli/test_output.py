@@ -1,4 +1,4 @@
-"""What reaches a terminal: content of every kind, and never a control character of somebody else's."""
+"""Output on a terminal: every kind of content, without control characters from servers."""
 
 from __future__ import annotations
 

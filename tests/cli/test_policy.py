@@ -1,4 +1,4 @@
-"""`moongate policy`: what would become of a call, and which rules do not do what they look like."""
+"""`moongate policy`: the decision about a call, and rules that have another effect than their text suggests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`list`, `inspect`, `doctor`, `keys` and `schema`: what they print and how they end."""
+"""`list`, `inspect`, `doctor`, `keys` and `schema`: their output and exit codes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SKILLS = str(Path(__file__).parents[2] / "skills")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A working server, one that dies, one that is not configured well, and skills."""
+    """A configuration with a working server, a server that exits, a server with an unset variable, and skills."""
     servers: dict[str, Any] = {
         "up": {**upstream_stdio(), "env": {"SECRET_TOKEN": "${UP_TOKEN:-hunter2-long}"}},
         "dead": {"command": sys.executable, "args": ["-m", "tests.fakes.bad_upstream", "exit"], "cwd": upstream_stdio()["cwd"]},

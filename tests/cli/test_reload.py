@@ -1,4 +1,4 @@
-"""A running gateway takes up its configuration file: real processes, real files, both fronts and both client eras."""
+"""A running gateway reloads its changed configuration file: real processes, real files, both transports and both client eras."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ both_ways = pytest.mark.parametrize(("front", "era"), WAYS, ids=[f"{front}-{era}
 
 
 def server(folder: Path, name: str, tools: int = 0) -> dict[str, Any]:
-    """A server that writes down what it gets."""
+    """Return a server that records its requests."""
     command, args = sooner("tests.fakes.counting_upstream", str(folder), name, str(tools))
     return {"command": command, "args": args, "cwd": str(ROOT)}
 
@@ -44,13 +44,13 @@ class File:
         self.folder = folder
 
     def write(self, servers: dict[str, Any], **more: Any) -> None:
-        """Write what a person accepts."""
+        """Write a configuration that a person has accepted."""
         text = self.text(servers, **more)
         accept_text(self.path, text)
         self.put(text)
 
     def write_unaccepted(self, servers: dict[str, Any], **more: Any) -> None:
-        """Write what nobody accepted."""
+        """Write a configuration that nobody has accepted."""
         self.put(self.text(servers, **more))
 
     def text(self, servers: dict[str, Any], **more: Any) -> str:
@@ -86,7 +86,7 @@ class Running:
 
 
 async def until(true: Callable[[], Awaitable[bool]]) -> None:
-    """Wait for something that another process brings about."""
+    """Wait until a condition that depends on another process is true."""
     with anyio.fail_after(30):
         while not await true():
             await anyio.sleep(0.05)
@@ -94,7 +94,7 @@ async def until(true: Callable[[], Awaitable[bool]]) -> None:
 
 @asynccontextmanager
 async def gateway(file: File, front: str, era: str) -> AsyncGenerator[Running]:
-    """`moongate run` with a client of the era; stopped with everything it started."""
+    """Run `moongate run` with a client of the era, and stop it with everything that it started."""
     heard: list[Any] = []
     log, mark = file.folder / "gateway.log", file.folder / "gateway.pid"
 

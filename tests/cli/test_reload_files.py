@@ -1,4 +1,4 @@
-"""A running gateway takes up changed files of agents, workflows and functions: real processes, files and clients."""
+"""A running gateway reloads changed files of agents, workflows and functions: real processes, files and clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`moongate run`: what it says, what it refuses, and that it ends cleanly."""
+"""`moongate run`: its output, the configurations that it rejects, and its clean exit."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_client_that_reads_nothing_does_not_keep_it_from_ending(tmp_path: Path, 
 
 
 def unread(descriptor: int) -> int:
-    """Bytes that wait in a pipe."""
+    """Return the number of unread bytes in a pipe."""
     return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
@@ -270,7 +270,7 @@ def test_concurrent_gateways_share_no_port_or_configuration(tmp_path: Path) -> N
 
 
 def start_of(process: subprocess.Popen[str]) -> list[str]:
-    """Lines of stderr up to the one that names the endpoint, or all of them."""
+    """Return the lines of stderr up to the line that names the endpoint, or all lines."""
     assert process.stderr is not None
     lines: list[str] = []
     for line in process.stderr:

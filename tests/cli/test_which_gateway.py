@@ -1,4 +1,4 @@
-"""Which gateway a command asks: the running one of its own configuration, with the rights of its key, and no other."""
+"""The gateway that a command uses: only the running gateway of its own configuration, with the rights of its key."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AGENT = "---\nname: {name}\ndescription: Helps.\n---\nHelp.\n"
 
 
 def counted(mark: Path) -> dict[str, Any]:
-    """A server that adds a line to `mark` whenever it is started."""
+    """Return a server that appends a line to `mark` each time it starts."""
     server = upstream_stdio()
     script = f'echo started >> "{mark}"; exec "$@"'
     return {"command": "sh", "args": ["-c", script, "sh", server["command"], *server["args"]], "cwd": str(ROOT)}
@@ -43,11 +43,11 @@ class Running:
 
     @property
     def said(self) -> str:
-        """The line that names it."""
+        """The line with which commands name this gateway."""
         return f"gateway: {self.url} (configuration: {self.folder / 'gateway.json'})"
 
     def starts(self) -> int:
-        """How often anybody started its server."""
+        """Return how many times the gateway's server was started."""
         return (self.folder / "starts").read_text().count("started")
 
 
@@ -164,7 +164,7 @@ def test_second_run_reports_that_the_port_has_no_gateway(tmp_path: Path) -> None
 
 
 class _Impostor(BaseHTTPRequestHandler):
-    """Answers every request as a gateway without API keys would, and keeps what it was sent."""
+    """Answers every request like a gateway without API keys, and stores the requests."""
 
     seen: list[str] = []  # noqa: RUF012
 
@@ -236,7 +236,7 @@ def test_gateway_with_keys_is_known_without_one(gateway: Running, second: Path, 
 
 
 class _Slow(BaseHTTPRequestHandler):
-    """A gateway that is busy."""
+    """A gateway that takes 0.4 s to respond."""
 
     def do_GET(self) -> None:
         time.sleep(0.4)
@@ -245,7 +245,7 @@ class _Slow(BaseHTTPRequestHandler):
         self.wfile.write(b'{"sources": []}')
 
     def log_message(self, format: str, *args: object) -> None:
-        """Silent."""
+        """Log nothing: stderr belongs to the test."""
 
 
 async def test_slow_status_page_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

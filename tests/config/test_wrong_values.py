@@ -1,4 +1,4 @@
-"""Every key of the configuration refuses wrong values, and says so in words of the file."""
+"""Every configuration key rejects wrong values with an error in terms of the file, without names of Python or pydantic."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WRONG: list[JsonValue] = [True, 5, 2.5, "yes", [], [1], {"x": 1}]
 INTERNALS = re.compile(
     r"pydantic|Input|should|valid |validat|function-|literal|discriminator|\btag\b|\b(str|int|bool|float|dict|NoneType)\b|\w\[\D|\.[A-Z]\w+"
 )
-"""pydantic's words, and names of Python types and classes."""
+"""Words of pydantic's errors, and names of Python types and classes."""
 
 Place = tuple[str | int, ...]
 

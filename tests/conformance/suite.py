@@ -1,4 +1,4 @@
-"""Runs the official conformance suite, installed by `setup.sh`, against a URL and adds up what it found."""
+"""Runs the official conformance suite, which `setup.sh` installs, against a URL and counts its checks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def is_installed() -> bool:
 
 @dataclass
 class Tally:
-    """Checks of one or more runs by status, and what failed."""
+    """Numbers of checks by status over one or more runs, and the failed checks."""
 
     counts: Counter[str] = field(default_factory=lambda: Counter[str]())
     failures: list[str] = field(default_factory=lambda: list[str]())

@@ -46,7 +46,7 @@ def upstream() -> Generator[str]:
 
 @contextmanager
 def gateway_before(upstream: str, folder: Path, **more: Any) -> Generator[str]:
-    """A gateway that leaves the upstream's names alone and relays what it asks."""
+    """Run a gateway that exposes the upstream's names unchanged and relays its requests to the client."""
     policy: dict[str, Any] = {"prefix": "", "sampling": {"mode": "relay", "maxRequests": None}, "roots": {"mode": "relay"}, **more}
     config = {
         "mcpServers": {"upstream": {"type": "http", "url": upstream}},
@@ -146,7 +146,7 @@ start: fail
 
 
 def test_every_tasks_extension_check_passes_on_gateway_tasks(upstream: str, tmp_path: Path) -> None:
-    """Plain 2025 tools, promoted, and a workflow that only runs as a task; the one that asks before it has a task is relayed."""
+    """Promoted 2025 tools and a workflow run as tasks of the gateway; the tool that requests input before its task is relayed."""
     (tmp_path / "failing_job.workflow.yaml").write_text(OWN_JOB)
     (tmp_path / "own_jobs.py").write_text("def fail() -> str:\n    raise RuntimeError\n")
     jobs = ["slow_compute", "protocol_error_job", "confirm_delete", "multi_input"]

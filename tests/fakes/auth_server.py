@@ -52,7 +52,7 @@ class Script:
     hold: bool = False
     """Whether token requests wait until this field is false again."""
     drop: bool = False
-    """Whether token requests are dropped after they were held."""
+    """Whether the next held token request fails with status 500 when `/control` is next called."""
     accept_any: bool = False
     """Whether the MCP server accepts any bearer token."""
     scope_for_calls: str | None = None

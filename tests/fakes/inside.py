@@ -39,7 +39,7 @@ class Inside:
         self._portal.call(self._gateway.reload, load_config(write_config(folder, config, self.path.stem), os.environ))
 
     def look(self) -> None:
-        """Wait until the gateway has tried to reach every server and has read its skills."""
+        """Wait until the servers have connected or failed to connect, and update the catalog."""
         self._portal.call(self._gateway.ready, START_SECONDS)
 
 
