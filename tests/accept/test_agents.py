@@ -50,7 +50,7 @@ class Place:
     path: Path
 
     def approve(self) -> list[dict[str, Any]]:
-        """Wait for what is to be approved, and approve it as a person in another terminal does."""
+        """Wait for pending approvals and approve them, as a person in another terminal would."""
         while not (waiting := self._cli("list")["approvals"]):
             pass
         return [self._cli("approve", entry["id"]) for entry in waiting]

@@ -25,7 +25,7 @@ SERVER = HOME / "js/node_modules/@modelcontextprotocol/server-everything/dist/in
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
-    """The gateway's, before the server over streamable HTTP."""
+    """The URL of a gateway in front of a 2025 server over streamable HTTP."""
     if not clients.are_installed():
         pytest.skip(f"the server is not installed in {HOME}; run `make accept`")
     folder: Path = tmp_path_factory.mktemp("old")

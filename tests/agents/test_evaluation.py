@@ -1,4 +1,4 @@
-"""Agents and workflows judged in code, as code written for agent-framework does it."""
+"""Evaluation of agents and workflows in code, as in programs written for agent-framework."""
 
 from __future__ import annotations
 

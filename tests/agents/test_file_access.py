@@ -1,4 +1,4 @@
-"""`FileAccessProvider`: the tools an agent gets for the files of a store, and what they answer."""
+"""`FileAccessProvider`: the tools that an agent receives for the files of a store, and their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stores of agents' files: one contract for memory and disk, and a disk folder that nothing leads out of."""
+"""Stores of agents' files: the same tests for memory and disk, and a disk folder from which no path or link leads out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`create_harness_agent`: which parts an agent gets, and a run with them."""
+"""`create_harness_agent`: the parts of the created agent, and a run with them."""
 
 from __future__ import annotations
 

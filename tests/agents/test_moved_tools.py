@@ -1,4 +1,4 @@
-"""Code written for agent-framework, with the import changed: what is done with a tool object itself, and around its calls."""
+"""Code written for agent-framework, with only the import changed: its direct use of tool objects, and code around their calls."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def call(name: str, arguments: dict[str, Any], call_id: str = "c1") -> Content:
 
 
 def results(client: ScriptedChatClient, request: int = -1) -> list[Any]:
-    """What the tools of the round before gave, decoded."""
+    """Return the decoded results of the previous round's tool calls."""
     last = client.requests[request][0][-1]
     return [json.loads(str(content.result)) for content in last.contents if content.type == "function_result"]
 

@@ -48,7 +48,7 @@ def rows(text: str) -> Iterator[list[str]]:
 
 
 def code_of(cell: str) -> list[str]:
-    """What stands in backticks in a cell."""
+    """Return the texts in backticks in a table cell."""
     return re.findall(r"`([^`]+)`", cell)
 
 

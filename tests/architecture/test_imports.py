@@ -105,7 +105,7 @@ def test_packages_do_not_use_private_names_of_others() -> None:
 
 
 def test_app_only_composes() -> None:
-    """It has no loop that waits and uses no socket, process or signal: the packages that it connects do the work."""
+    """The package `app` has no waiting loop and uses no socket, process or signal; the packages that it connects contain the logic."""
     working = {"asyncio", "select", "signal", "subprocess", "time", "uvicorn"}
     loops: list[str] = []
     imported: set[str] = set()

@@ -33,7 +33,7 @@ def request(number: int, method: str, **params: Any) -> dict[str, Any]:
 
 
 def ask(url: str, message: dict[str, Any]) -> dict[str, Any]:
-    """Over HTTP."""
+    """Send a 2026 request over HTTP and return the response."""
     heads = {"accept": "application/json, text/event-stream", "content-type": "application/json", "mcp-method": message["method"]}
     named = {"mcp-name": message["params"]["name"]} if "name" in message["params"] else {}
     headers = {**heads, **named, "mcp-protocol-version": VERSION}

@@ -1,4 +1,4 @@
-"""The JSON Schemas in `config/` are what the models say today."""
+"""The JSON Schemas in `config/` match the schemas that the models generate."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ async def traced_functions() -> list[str]:
 
 
 async def written(path: Path) -> str:
-    """The text of a file that is about to exist."""
+    """Wait until a file exists, and return its text."""
     file = anyio.Path(path)
     with anyio.fail_after(10):
         while not await file.exists():

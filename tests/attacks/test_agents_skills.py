@@ -65,7 +65,7 @@ class Deployment:
     ran: Path
 
     async def plays(self, tool: str, arguments: dict[str, Any], *, by: str = "scripted") -> None:
-        """Script the models: the first call is `tool`, and the answer is the result. With `by`, that agent's model first calls `agent/sk`."""
+        """Script the models: call `tool` once and return its result. With `by`, the model of that agent calls `agent/sk`."""
         turns: list[dict[str, Any]] = []
         if by != "scripted":
             turns.append({"when": {"model": by, "last_role": "user"}, "tool_calls": [{"name": "agent__sk", "arguments": {"task": "go"}}]})
@@ -73,7 +73,7 @@ class Deployment:
         await self.model.play(*turns, {"text": "{last_tool}", "repeat": True})
 
     async def run(self, key: str, tool: str, era: Era = "modern", **arguments: str) -> str:
-        """Everything that the models and the caller of a tool were sent."""
+        """Call a tool, and return all requests to the models and the response to the caller, as text."""
         async with over_http(self.url, era, token=self.keys[key], tasks=False) as wire:
             answer = await wire.send("tools/call", name=tool, arguments=dict(arguments))
         assert not answer["result"].get("isError"), answer

@@ -99,7 +99,7 @@ async def wired(deployment: Deployment, era: Era) -> AsyncGenerator[Wire]:
 
 
 async def test_careless_server_is_led_out_without_a_rule(deployment: Deployment) -> None:
-    """The server returns the secret if no rule applies; otherwise the tests below would prove nothing."""
+    """Without a rule the server returns the secret. This shows that the tests below depend on the rules."""
     paths = climbs(deployment.folder)[::2]
     async with wired(deployment, "modern") as wire:
         held = [path for path in paths if SECRET not in await said(wire, "open__read_text_file", path=path)]

@@ -45,7 +45,7 @@ documents: Any = st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=8), va
 
 @st.composite
 def torn(draw: st.DrawFn, texts: list[str]) -> str:
-    """A good text that was damaged: cut off, doubled, or with something odd in it."""
+    """A valid text that was damaged: parts deleted, repeated, or replaced by special characters."""
     text = draw(st.sampled_from(texts))
     for _ in range(draw(st.integers(1, 4))):
         start, end = sorted(draw(st.tuples(st.integers(0, len(text)), st.integers(0, len(text)))))

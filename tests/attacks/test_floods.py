@@ -182,7 +182,7 @@ def test_health_and_administrators_are_served_on_full_connections(tmp_path: Path
 
 @pytest.mark.parametrize("kind", ["head", "body"])
 def test_incomplete_requests_hold_bounded_memory(tmp_path: Path, kind: str) -> None:
-    """The oldest session ends, and its client receives an error."""
+    """The gateway closes the oldest incomplete requests first and keeps the newest."""
     limits = {"incompleteBytes": 4_194_304}
     with besieged(tmp_path, config(limits=limits)) as at, Watch(at) as honest:
         honest.is_served()

@@ -32,7 +32,7 @@ TOLD: dict[str, Any] = {"instructions": HOSTILE, "tools": [{"name": "find", "inp
 
 
 def assert_quoted(instructions: str) -> None:
-    """Every line is ours as it would be without hostile text, or starts with the mark."""
+    """Check that each line is the gateway's own text without hostile parts, or starts with the quotation mark `|`."""
     own = [line for line in instructions.splitlines() if not line.startswith("|")]
     assert [line for line in own if line.startswith("Server ")] == ["Server 'up':"]
     assert own[0] == OURS

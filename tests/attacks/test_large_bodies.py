@@ -197,7 +197,7 @@ SIZES = {"crowded": (128_000, 48_000), "large": (900_000, 0), "refused": (700_00
 
 @pytest.mark.parametrize("kind", SIZES)
 def test_key_with_large_bodies_gets_a_share_of_the_event_loop(tmp_path: Path, kind: str) -> None:
-    """The expected number of read bodies follows from the time: reading a body takes at least its share of the event loop."""
+    """The number of bodies that were read is bounded, because each body takes at least `seconds`."""
     size, parts = SIZES[kind]
     seconds = PACE * (size * BYTE_SECONDS + parts * PART_SECONDS)
     is_over = threading.Event()

@@ -29,7 +29,7 @@ SECONDS = 1.0
 """Timeout of each request, in seconds."""
 
 SPARE_BYTES = 100 << 20
-"""More memory than one answer may cost at any time: twice what is taken, and what clients need."""
+"""Limit of additional memory for one response: twice the accepted size, and the clients' own memory."""
 
 
 async def responses(url: str) -> object:
@@ -141,7 +141,7 @@ async def within_memory() -> AsyncGenerator[None]:
         line = next(line for line in (here / "status").read_text().splitlines() if line.startswith("VmHWM"))
         return int(line.split()[1]) << 10
 
-    (here / "clear_refs").write_text("5")  # the peak is measured from here
+    (here / "clear_refs").write_text("5")  # resets the peak (`VmHWM`) to the current size
     before = peak()
     yield
     assert peak() - before < SPARE_BYTES, f"{(peak() - before) >> 20} MB more"

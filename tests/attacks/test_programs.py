@@ -28,7 +28,7 @@ class Deployment:
 
     @property
     def entry(self) -> dict[str, Any]:
-        """Programs that an attacker would like to start."""
+        """An entry whose program creates the file `mark`."""
         return {"command": "touch", "args": [str(self.mark)], "transport": "stdio", "name": "evil"}
 
 

@@ -24,7 +24,7 @@ async def stats(wire: Wire) -> dict[str, Any]:
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 @pytest.mark.parametrize("path", ["auto", "off"])
 async def test_call_ends_with_its_callers_key_and_other_callers_go_on(tmp_path: Path, path: str, era: Era) -> None:
-    """With `auto` the direct path begins the call and hands it on to the SDK's."""
+    """With `auto` the fast path starts the call and hands it over to the SDK path."""
     store = KeyStore(tmp_path / "gateway-state" / "keys.json")
     gone, stays = store.add("gone"), store.add("stays")
     answers: dict[str, dict[str, Any]] = {}

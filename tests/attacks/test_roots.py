@@ -24,7 +24,7 @@ WRITES: list[Access] = ["write", "delete"]
 
 
 def configured(folder: Path) -> Path:
-    """A configuration that names something of every kind; returns its file."""
+    """Write a configuration that names a file or folder of every kind, and return its path."""
     for name in ("agents", "skills", "locks", "state", "data", "work", "bin", "tools/deep"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     (folder / "tools" / "deep" / "server.py").write_text("")
@@ -195,7 +195,7 @@ def test_read_only_folder_may_hold_configuration_and_never_state(tmp_path: Path)
 
 
 def hostile(document: dict[str, Any], root: str, access: str = "write") -> list[dict[str, Any]]:
-    """What a hostile model does: it writes `document` over the configuration, wherever it can."""
+    """Return the script of a hostile model: it writes `document` to every path at which the configuration could be."""
     text = json.dumps(document)
     places = ["gateway.json", "../gateway.json", f"{root}/gateway.json"]
     calls = [{"name": "file_access_save_file", "arguments": {"file_name": name, "content": text, "overwrite": True}} for name in places]

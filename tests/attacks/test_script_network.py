@@ -401,7 +401,7 @@ ADDRESSES = {
 
 
 def socket_address(text: str, port: int = 80) -> bytes:
-    """As the kernel takes it."""
+    """Return the address as the bytes of a `sockaddr_in` or `sockaddr_in6`."""
     network_port = port.to_bytes(2, "big")
     if ":" in text:
         return socket.AF_INET6.to_bytes(2, sys.byteorder) + network_port + bytes(4) + socket.inet_pton(socket.AF_INET6, text) + bytes(4)

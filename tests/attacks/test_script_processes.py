@@ -41,7 +41,7 @@ print("forked", forked)
 
 
 async def forking(sandbox: Sandbox, mark: str) -> tuple[FinishedJob, int, set[int]]:
-    """A run that forks, the largest number of its processes that were alive at once, and their users outside."""
+    """Run a script that forks; return its result, the peak number of its processes, and their user ids outside the sandbox."""
     ended, peak, users = list[FinishedJob](), 0, set[int]()
 
     async def fork() -> None:

@@ -128,7 +128,7 @@ def config_of(folder: Path, url: str) -> dict[str, Any]:
 
 
 async def ask_everything(url: str, era: Era, token: str, seen: Seen) -> None:
-    """Send calls, reads, tasks, an agent run and page requests, and keep every response and notification."""
+    """Send calls, reads, a task and an agent run, and record every response."""
     async with over_http(url, era, token=token) as tasks, over_http(url, era, token=token, tasks=False) as wire:
         for server in ("env", "file"):
             for tool in ("failing", "refusing", "broken", "odd"):
@@ -161,7 +161,7 @@ def look_at_pages(url: str, token: str, seen: Seen) -> None:
 
 
 async def test_no_secret_is_in_anything_that_leaves_or_stays(tmp_path: Path) -> None:
-    """Results are excluded, because a server may return its own credentials; everything else comes from the gateway."""
+    """A server may return its credentials in a result of its own; this test covers the output that the gateway writes."""
     seen = Seen()
     with ExitStack() as stack:
         url = stack.enter_context(parrot())

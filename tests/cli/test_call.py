@@ -24,7 +24,7 @@ POLICIES = {"up": {"arguments": {"echo": {"text": {"type": "string", "maxLength"
 
 @pytest.fixture(scope="module", params=["standalone", "running"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
-    """A folder with a configuration; in one of the two ways its gateway runs."""
+    """A folder with a configuration; for the parameter `running`, its gateway runs during the tests."""
     folder = tmp_path_factory.mktemp(str(request.param))
     port = free_port()
     server = {"name": "hub", "http": {"port": port}}

@@ -151,7 +151,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
 
 @pytest.fixture
 def copied(project: tuple[Path, dict[str, Any]], tmp_path: Path) -> Generator[Path]:
-    """The project; its files are restored after the test."""
+    """The project; its cached answers are restored after the test."""
     folder, _ = project
     kept = {path: (path.read_bytes(), path.stat()) for path in folder.glob("xdg-state/moongate/first-answers/*.json")}
     yield folder
@@ -173,7 +173,7 @@ def test_known_answers_come_before_the_gateway_is_imported(project: tuple[Path, 
         client.send(message(1, "initialize", **OTHER), READY, message(2, "ping"), *lists, call, message(10, "ping"))
         said = [client.read() for _ in range(6)]
         assert [one["id"] for one in said] == [1, 2, "l0", "l1", "l2", "l3"]
-        assert said[0]["result"].pop("instructions").count("one: 60 server tools\n") == 1  # the cache was written after all servers had started
+        assert said[0]["result"].pop("instructions").count("one: 60 server tools\n") == 1  # cached after all servers had started
         assert said[0]["result"] == {**results["initialize"], "protocolVersion": "2025-11-25"}
         assert {LISTS[number]: said[number + 2]["result"] for number in range(4)} == {method: results[method] for method in LISTS}
         assert not select.select([client.stdout], [], [], 0.2)[0]

@@ -1,4 +1,4 @@
-"""Commands that only look at the gateway's own state: their groups without a subcommand, and what they must not start."""
+"""Commands that read only the gateway's own state: command groups without a subcommand, and no program or server is started."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_approvals_without_a_subcommand_lists_them(tmp_path: Path) -> None:
 
 
 def secret_server(folder: Path) -> dict[str, Any]:
-    """A server whose token a program gives, which writes down that it ran."""
+    """Return a configuration whose server gets its token from a program; the program creates the file `ran`."""
     code = f"import pathlib; pathlib.Path({str(folder / 'ran')!r}).touch(); print('canary-secret')"
     server = {**upstream_stdio(), "env": {"TOKEN": "${cmd:token}"}}
     secrets = {"token": {"command": [sys.executable, "-c", code]}}

@@ -26,7 +26,7 @@ Era = Literal["legacy", "auto"]
 
 
 def configure(folder: Path, tools: list[Any], later: list[Any] | None = None, **policy: Any) -> Path:
-    """A gateway with one server `docs` that lists `tools`, and `later` once its tool `change` was called."""
+    """Write a configuration with a server `docs` that lists `tools`, and `later` after a call of its tool `change`."""
     path = folder / "gateway.json"
     entry = raw_stdio({"tools": tools, "later": later or tools})
     document = {"mcpServers": {"docs": entry}, "storage": {"dir": str(folder / "state")}, "policies": {"docs": policy}}
@@ -40,7 +40,7 @@ def connected(folder: Path, mode: Era = "legacy") -> Client:
 
 
 def listed(folder: Path) -> list[str]:
-    """The tools that a gateway started now lists."""
+    """Start a gateway and return the tools of `docs` that it lists."""
     found = moongate("list", "tools", "--standalone", "--json", cwd=folder).data["tools"]
     return [tool["name"] for tool in found if tool["source"] == "docs"]
 

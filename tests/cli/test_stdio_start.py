@@ -18,10 +18,10 @@ from tests.cli.processes import environment, write_gateway
 from tests.fakes.running import ROOT, free_port
 
 LATE = ("mcp", "mcp_types", "starlette", "uvicorn", "httpx2")
-"""Packages that a first list does without."""
+"""Packages that must not be imported before the first lists are answered."""
 
 ENGINES = {"gateway.agents.agent", "gateway.chat.chat_client", "gateway.skills.sandbox.sandbox", "gateway.workflows.builder"}
-"""What runs agents, models, scripts and workflows."""
+"""Modules that run agents, models, scripts and workflows."""
 
 WISHES: dict[str, Any] = {"roots": {"listChanged": True}, "sampling": {}, "elicitation": {"form": {}, "url": {}}}
 WAITING = """
@@ -60,7 +60,7 @@ def started(config: Path) -> subprocess.Popen[bytes]:
 
 @pytest.fixture(scope="module", params=["first start", "a known server that does not start and a new one that refuses"])
 def start(request: pytest.FixtureRequest, config: Path) -> Generator[tuple[list[Any], set[str]]]:
-    """The answers to a client until its first lists were complete, and the modules that were imported by then."""
+    """The messages that a client received up to the last of its first lists, and the modules that were imported by then."""
     imported: set[str] = set()
     if request.param != "first start":
         (config.parent / "go").unlink()

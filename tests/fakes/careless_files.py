@@ -32,14 +32,14 @@ TOOLS: list[dict[str, Any]] = [
 
 
 class CarelessFiles(Raw):
-    """The server's answers."""
+    """A server that follows every reading of its arguments."""
 
     def __init__(self, folder: Path, *, modern: bool) -> None:
         super().__init__({"tools": TOOLS}, modern=modern)
         self.files = folder.resolve()
 
     def call(self, params: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
-        """Everything that the arguments may mean."""
+        """Return the content of all files, or the names of all hosts, to which any text in the arguments can lead."""
         texts = list(_texts(params.get("arguments")))
         if params["name"] == "get":
             found = {host for text in texts for host in hosts_of(text).values() if host}
@@ -48,7 +48,7 @@ class CarelessFiles(Raw):
         return {"content": [{"type": "text", "text": json.dumps(sorted(found))}]}
 
     def contents(self, text: str) -> Iterator[str]:
-        """The content of every file that a path may lead to."""
+        """Yield the content of every file to which a path can lead."""
         for place in dict.fromkeys(places_of(text)):
             for path in (Path(place), self.files / place.removeprefix(ROOT).lstrip("/"), self.files / place.removeprefix("/home/ann/")):
                 if "\0" not in str(path) and path.is_relative_to(self.files) and path.is_file():

@@ -21,7 +21,7 @@ FLOOD = 3_000
 
 
 class Counting:
-    """The server."""
+    """The server: records each request, and runs each call in a thread."""
 
     def __init__(self, folder: Path, name: str, tools: int) -> None:
         self.folder, self.name = folder, name

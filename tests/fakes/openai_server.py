@@ -80,7 +80,7 @@ class State:
         self.script, self.used, self.requests, self.holds, self.kept = script, set(), [], {}, {}
 
     def next_turn(self, path: str, body: Json) -> Json:
-        """The turn to play for a request; an exhausted script is an answer that says so."""
+        """Return the turn to play for a request, or an error response if no turn is left."""
         for index, turn in enumerate(self.script.get("turns", [])):
             if index not in self.used and _fits(turn.get("when", {}), path, body):
                 if not turn.get("repeat"):
@@ -89,7 +89,7 @@ class State:
         return {"status": 400, "message": "the script has no turn left for this request"}
 
     def hold(self, name: str) -> anyio.Event:
-        """The event that lets held answers go."""
+        """Return the event that releases the answers held under `name`."""
         return self.holds.setdefault(name, anyio.Event())
 
 
@@ -341,7 +341,7 @@ async def _embeddings(state: State, request: Request) -> Response:
 
 
 async def _new_agent(state: State, request: Request) -> Response:
-    """A project's agents: every `POST` is a new version."""
+    """Store an agent of a project; every `POST` creates a new version."""
     body: Json = await request.json()
     state.requests.append({"path": request.url.path, "body": body, "authorization": request.headers.get("authorization")})
     name = request.path_params["name"]
