@@ -119,7 +119,7 @@ def with_npx(home: Path) -> Path:
 
 
 def by_npx(package: str, *arguments: str) -> dict[str, Any]:
-    """An entry as READMEs of servers show it."""
+    """Return an entry as the servers' READMEs show it."""
     return {"command": "npx", "args": ["-y", f"@modelcontextprotocol/{package}", *arguments]}
 
 
@@ -293,7 +293,7 @@ def test_job_first_agent_of_the_library(user: User) -> None:
 
 
 def until(value: Any) -> Any:
-    """The first true value of a function, within a minute."""
+    """Call a function until its result is true, for at most a minute, and return the result."""
     deadline = time.monotonic() + START_SECONDS
     while not (found := value()):
         assert time.monotonic() < deadline, "it did not happen within a minute"

@@ -123,7 +123,7 @@ async def test_sign_in_with_registration_pkce_and_consent_is_renewed(tmp_path: P
             assert first["sub"] == "ada"
             assert "read" in first["scope"]
             control(origin, accept_any=False)
-            async with anyio.create_task_group() as tasks:  # the server refuses the token: renewed once, refused again, and said so
+            async with anyio.create_task_group() as tasks:  # the token is rejected, renewed once and rejected again
                 for _ in range(5):
                     tasks.start_soon(say, url)
             control(origin, accept_any=True)

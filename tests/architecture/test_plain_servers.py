@@ -1,4 +1,4 @@
-"""Child processes and plain 2026 servers are reached without the SDK, which takes longer to load than a gateway to start (lesson 6)."""
+"""Child processes and plain 2026 servers are reached without the SDK, which takes longer to load than a gateway to start."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tests.chat.asking import KEY
 from tests.fakes.openai_server import ScriptedServer, openai_server
 
 AT_ONCE = RetryPolicy(base_seconds=0.0)
-"""Repeats without a wait, because what is repeated is the point."""
+"""A retry policy without waits, because the tests examine only the repeated requests."""
 
 
 @pytest.fixture(scope="session")

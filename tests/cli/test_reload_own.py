@@ -1,4 +1,4 @@
-"""What `expose` names, and rules that need more than a policy, taken up while a gateway runs: real processes, files and sockets."""
+"""Reload of the files that `expose` names, and of rules that affect more than a policy: real processes, files and sockets."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ It speaks bare JSON-RPC, so nothing of an SDK tidies up listings or parameters. 
 tools listing, announced by the tool `change`). A tool without a result answers with the parameters it was called with, as text and
 as structured content `{"got": params}`; over HTTP also `"headers"`.
 With a `folder` it writes a line `PID METHOD NAME` for each request into `FOLDER/requests`, lists `later` once `FOLDER/later`
-exists, and leaves without an answer at the first call after `FOLDER/leave` came, which then is `FOLDER/later`.
+exists, and ends without a response at the first call after `FOLDER/leave` was created; it renames that file to `FOLDER/later`.
 """
 
 from __future__ import annotations

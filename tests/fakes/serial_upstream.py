@@ -2,7 +2,7 @@
 
     python -m tests.fakes.serial_upstream --stdio FOLDER
 
-While a question is open, further calls wait in the server. The file `heard` in FOLDER gets a line per started call (`call TOOL WHO`), each
+During an elicitation, other calls wait in the server. The file `heard` in FOLDER gets a line per started call (`call TOOL WHO`), each
 cancellation (`cancelled`) and each answer to a question (`answered result` or `answered error`). A call whose question is answered with an
 error ends with the text of the error; `again` asks once more before that. A call of `busy` goes on until a ping has come and
 `FOLDER/may_finish` exists, and notes what else comes before the ping (`early METHOD`).
