@@ -16,19 +16,19 @@ from hypothesis import HealthCheck, settings
 from tests.cli.processes import untouched_logging
 
 FOREIGN = ("MOONGATE_", "OPENAI_", "AZURE_OPENAI_", "FOUNDRY_", "OTEL_", "ENABLE_", "NOTES_FILE", "UNITS_PORT")
-"""Starts of the names of variables that change what a gateway does."""
+"""Prefixes of environment variables that change a gateway's behaviour."""
 
 LOOPBACK = "127.0.0.1,localhost,::1"
-"""Never reached through a proxy that the machine may have."""
+"""Hosts that tests never reach through the machine's HTTP proxy."""
 
 settings.register_profile("gate", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("gate")
-"""In every run the same examples, however long a busy machine takes over one; `make faults` looks further."""
+"""The hypothesis profile of ordinary runs: the same examples in each run, without a deadline per example."""
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect without the garbage collector: it would look through a growing number of modules and tests that all stay."""
+    """Collect the tests without garbage collection, which would scan a growing number of modules and tests that are never freed."""
     gc.disable()
     try:
         return (yield)
@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_environment(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
-    """The environment that tests and the processes they start see."""
+    """Set the environment of tests and of the processes that tests start."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith(FOREIGN)]:
             patch.delenv(name)
@@ -63,6 +63,6 @@ def own_environment(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]
 
 @pytest.fixture(autouse=True)
 def own_logging() -> Generator[None]:
-    """A command that runs here sets the process's logging up, and which tests come after in a process is chance."""
+    """Restore logging after each test, because a command in this process configures logging and any test may run next."""
     with untouched_logging():
         yield

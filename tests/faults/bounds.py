@@ -15,15 +15,15 @@ import anyio
 from tests.fakes.running import child, free_port, wait_until_ready, write_config
 
 SPARE_DESCRIPTORS = 12
-"""What pools and keep-alive may hold more of than at rest."""
+"""Descriptors that connection pools and keep-alive connections may hold in addition to those of an idle gateway."""
 
 SPARE_BYTES = 24 << 20
-"""What an interpreter keeps for itself after work."""
+"""Memory that the Python interpreter does not return to the system after work."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """One look at the process."""
+    """The resources that a process holds at one moment."""
 
     descriptors: int
     resident: int
@@ -32,19 +32,19 @@ class Held:
 
 @dataclass(frozen=True)
 class Meter:
-    """Looks at one gateway."""
+    """Measures the resources of one gateway process."""
 
     url: str
     process: int
 
     def now(self) -> Held:
-        """What it holds."""
+        """Return the resources that the gateway holds now."""
         folder = Path(f"/proc/{self.process}")
         resident = int((folder / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         return Held(len(list((folder / "fd").iterdir())), resident, len(self.children()))
 
     def children(self) -> list[int]:
-        """Its children, the dead that nobody waited for among them."""
+        """Return the ids of the gateway's child processes, including zombies."""
         found: list[int] = []
         for entry in Path("/proc").iterdir():
             with suppress(OSError, IndexError):
@@ -53,7 +53,7 @@ class Meter:
         return found
 
     async def until_back(self, before: Held, *, seconds: float = 20, pooled: int = 0) -> None:
-        """Until it holds what it held `before`, and little more memory; pools may have grown by as many connections as `pooled`."""
+        """Wait until the gateway holds about as much as `before`. Connection pools may have grown by `pooled` connections."""
         before = dataclasses.replace(before, descriptors=before.descriptors + pooled)
         with anyio.move_on_after(seconds):
             while not self._is_back(now := self.now(), before):
@@ -78,7 +78,7 @@ class Meter:
 
 @contextmanager
 def metered(folder: Path, config: dict[str, Any]) -> Generator[Meter]:
-    """A gateway over HTTP, ready."""
+    """Start a gateway over HTTP, wait until it is ready, and yield its meter."""
     port = free_port()
     log = folder / "gateway.log"
     with child("-m", "gateway", "run", "--http", f"127.0.0.1:{port}", "--config", str(write_config(folder, config)), log=log) as process:

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Cap:
-    """One bound."""
+    """One limit on the resources that a peer can use."""
 
     of: str
-    """The key, or `module:CONSTANT`."""
+    """The configuration key, or `module:CONSTANT`."""
     bounds: str
     path: str
     test: str
-    """The function in the file at `path`."""
+    """The name of the test function in the file at `path`."""
 
 
 CAPS: tuple[Cap, ...] = (
@@ -391,7 +391,7 @@ CAPS: tuple[Cap, ...] = (
 
 
 def caps_table() -> str:
-    """The section of docs/faults.md."""
+    """Return the section "Limits" of docs/faults.md."""
     lines = ["\n## Limits\n", "What one peer can use, each with the test that shows it.\n", "| Limit | Of what | Test |", "|---|---|---|"]
     lines += [f"| `{cap.of}` | {cap.bounds} | `{cap.path}`: {cap.test.removeprefix('test_').replace('_', ' ')} |" for cap in CAPS]
     return "\n".join(lines) + "\n"

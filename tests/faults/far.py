@@ -14,15 +14,15 @@ TOOL = {"name": "do", "inputSchema": {"type": "object", "properties": {"id": {"t
 
 
 class Far:
-    """What the server does next; a test sets these between and during calls."""
+    """The behaviour of the server and its recorded requests. A test changes the behaviour between and during calls."""
 
     def __init__(self, *, modern: bool) -> None:
         self.modern = modern
         self.url = ""
         self.refuse: tuple[int, dict[str, str]] | None = None
-        """Status and headers with which every request is turned away unread."""
+        """If set, the server rejects every request with this status and these headers, and does not read the body."""
         self.forgets_with = 404
-        """How a request of an unknown session is turned away."""
+        """The status that rejects a request of an unknown session."""
         self.gate = threading.Event()
         """While cleared, calls and other requests of callers wait."""
         self.gate.set()
@@ -34,26 +34,26 @@ class Far:
         self.runs: list[str] = []
         """Argument `id` of every call that was run."""
         self.said: list[tuple[str, str]] = []
-        """Every (un)subscription that was taken: method and URI."""
+        """Every accepted `resources/subscribe` and `resources/unsubscribe` request: method and URI."""
         self.sessions: set[str] = set()
         self._made = 0
 
     def restart(self) -> None:
-        """As a server that came back and knows no session any more."""
+        """Forget all sessions, like a server after a restart."""
         self.sessions.clear()
 
     def count(self, method: str) -> int:
-        """How many requests of that method arrived."""
+        """Return the number of received requests with this method."""
         return sum(1 for seen, _ in self.seen if seen == method)
 
     def begin(self) -> str:
-        """Another session."""
+        """Create a session and return its id."""
         self._made += 1
         self.sessions.add(name := f"session-{self._made}")
         return name
 
     def result(self, method: str, params: dict[str, Any]) -> dict[str, Any] | None:
-        """The result of a request that was taken, or none for an unknown method."""
+        """Return the result of an accepted request, or `None` for an unknown method."""
         can: dict[str, Any] = {"tools": {}, "completions": {}, "prompts": {}, "resources": {"subscribe": True}}
         lists: dict[str, Any] = {
             "tools/list": {"tools": [TOOL]},
@@ -126,11 +126,11 @@ def far_server(*, modern: bool) -> Generator[Far]:
                     self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(body)
-            except OSError:  # a caller that did not wait
+            except OSError:  # the client closed the connection before the response
                 self.close_connection = True
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Nothing: stderr is the test's."""
+            """Log nothing, because stderr belongs to the test process."""
 
     class Quick(ThreadingHTTPServer):
         daemon_threads = True

@@ -1,11 +1,11 @@
-"""What is fed with anything at all: the readers of what peers and files say. Each target may raise its documented error and no other.
+"""Fuzz targets: functions that parse input from peers and files. Each target may raise only its documented error.
 
     python -m tests.faults.fuzz NAME SECONDS FOLDER
 
-feeds one target with atheris, which begins with its seeds and is guided by coverage; it ends with the first failure and leaves what
-did it in the folder.
+fuzzes one target with atheris, which starts with the target's seeds and is guided by coverage. The run ends with the first failure
+and writes the failing input to the folder.
 
-`test_fuzz` does it for each in `make faults`, which installs atheris where it can, and feeds them all by hypothesis in every run.
+`test_fuzz` runs each target with hypothesis in every test run, and with atheris in `make faults` if atheris can be installed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ with atheris.instrument_imports(include=["gateway"]) if IS_MAIN else nullcontext
     from tests.workflows.scripted import workflow_of
 
 MAX_BYTES = 4096
-"""Of a line, a body and an event: small, so that inputs get beyond it."""
+"""Maximum size of a line, a body and an event, small enough that generated inputs exceed it."""
 
 
 def text_of(data: bytes) -> str:
@@ -52,7 +52,7 @@ def text_of(data: bytes) -> str:
 
 
 def events(data: bytes) -> None:
-    """However a stream of events is cut, the events are the same."""
+    """An event stream gives the same events, however its bytes are split into chunks."""
     whole, pieces = SseParser(MAX_BYTES), SseParser(MAX_BYTES)
     size = 1 + data[0] % 7 if data else 1
     at_once = whole.feed(data)
@@ -92,7 +92,7 @@ def scopes(data: bytes) -> None:
 
 
 class Far:
-    """A transport that goes nowhere."""
+    """A transport that is not connected to a peer and records the written bytes."""
 
     def __init__(self) -> None:
         self.is_closed = False
@@ -124,7 +124,7 @@ class Far:
 
 
 def answer(data: bytes) -> None:
-    """The answer of a server over HTTP ends the wait for it, whatever its head and body are."""
+    """Any bytes from an HTTP server, well formed or not, end the wait for its response."""
 
     async def main() -> None:
         pool = ConnectionPool("up", connector("127.0.0.1", 9, None), max_body_bytes=MAX_BYTES)
@@ -150,7 +150,7 @@ def answer(data: bytes) -> None:
 
 
 def lines(data: bytes) -> None:
-    """What a child writes becomes messages, or is skipped."""
+    """The pipe turns a child's output into messages and skips unparsable lines."""
 
     async def main() -> None:
         heard: list[JsonObject] = []
@@ -177,7 +177,7 @@ KNOWN = b"POST /mcp HTTP/1.1\r\nHost: x\r\nMCP-Name: a\r\nTraceparent: 00-1-2\r\
 
 
 async def _said(before: bytes, data: bytes) -> bytes:
-    """What a connection says to bytes after others, until both its ends are closed."""
+    """Return the bytes that a connection writes in response to `data` after it received `before`."""
     settings: Any = SimpleNamespace(loaded=True, loaded_app=sdk_path, root_path="", limit_concurrency=None, timeout_keep_alive=5)
     connection, far = http_protocol(ServerSettings(), Told)(settings, ServerState(), {}), Far()
     connection.connection_made(cast("Any", far))
@@ -191,7 +191,7 @@ async def _said(before: bytes, data: bytes) -> bytes:
 
 
 def requests(data: bytes) -> None:
-    """A request after one that began alike is read as the first of its connection."""
+    """A connection with a cached head responds to a request as a new connection does."""
 
     async def main() -> None:
         assert await _said(KNOWN, data) == await _said(b"", data)
@@ -200,7 +200,7 @@ def requests(data: bytes) -> None:
 
 
 def results(data: bytes) -> None:
-    """A response whose long text is set apart is read like the whole, and is written again unchanged."""
+    """`decode_parts`, which extracts a long text, gives the same message as a JSON parser, and the text can be written back unchanged."""
     data = data.replace(b"~", rb"\\\"a" * (LONG_BYTES // 5 + 1))
     try:
         whole = from_json(data)

@@ -34,7 +34,7 @@ TASKS = ("done", "asks", "again", "runs")
 
 
 def lay_out(folder: Path) -> dict[str, Any]:
-    """The workflow and its functions; returns the configuration that serves it."""
+    """Write the workflow and its functions to the folder, and return the configuration that serves the workflow."""
     (folder / "durable_functions.py").write_text(FUNCTIONS)
     (folder / "flow.workflow.yaml").write_text(FLOW)
     return {"expose": {"agents": ["."]}, "storage": {"dir": str(folder / "state")}}
@@ -66,13 +66,13 @@ def restore(name: str, state: Path) -> dict[str, str]:
 
 
 class _Old:
-    """A gateway of some checkout."""
+    """A running gateway from a given checkout of the code."""
 
     def __init__(self, code: Path, folder: Path, config: dict[str, Any]) -> None:
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         path, log = folder / "gateway.json", folder / f"{port}.log"
-        path.write_text(json.dumps(config))  # and nothing that an earlier version does not know
+        path.write_text(json.dumps(config))  # `write_config` adds a key that an earlier version may not support
         command = [sys.executable, "-m", "gateway", "run", "--http", f"127.0.0.1:{port}", "--config", str(path)]
         environ = {**os.environ, "PYTHONPATH": str(code)}
         with log.open("wb") as out:
@@ -96,19 +96,19 @@ async def begin(wire: Wire, journal: Path, x: str) -> str:
 
 
 def seconds(journal: Path) -> int:
-    """How often a second step began."""
+    """Return how often a task began its second step."""
     return journal.read_text().splitlines().count("second") if journal.exists() else 0
 
 
 async def until_more(journal: Path, there: int) -> None:
-    """Until another second step began."""
+    """Wait until a task has begun its second step more than `there` times."""
     with anyio.fail_after(30):
         while seconds(journal) <= there:
             await anyio.sleep(0.05)
 
 
 async def answer(wire: Wire, task_id: str) -> None:
-    """Have the step in doubt run again."""
+    """Answer the question about the step in doubt with `retry`."""
     state = await until(wire, task_id, "input_required")
     answers = {key: {"action": "accept", "content": {"outcome": "retry"}} for key in state["inputRequests"]}
     await wire.send("tasks/update", taskId=task_id, inputResponses=answers)

@@ -16,7 +16,7 @@ CLOSED = (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceErro
 
 
 class FaultProxy:
-    """Between gateway and server. `mode` applies to every byte from now on; `left` counts down the bytes of answers that still pass."""
+    """Relays bytes between gateway and server. `mode` is the fault; `left` is the number of response bytes that pass before the fault."""
 
     def __init__(self, target_port: int) -> None:
         self.target_port = target_port
@@ -26,7 +26,7 @@ class FaultProxy:
         self.connections = 0
 
     def arm(self, mode: Mode, after_bytes: int = 0) -> None:
-        """From now on, let `after_bytes` of answers through, then do it."""
+        """Relay `after_bytes` more bytes of responses, then apply `mode`."""
         self.mode, self.left = mode, after_bytes
 
     async def handle(self, client: anyio.abc.SocketStream) -> None:

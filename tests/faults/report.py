@@ -29,13 +29,13 @@ STORE = "faults/outcomes"
 """Key in pytest's cache: by test id, its rows, how it ended, and the seconds it took."""
 
 PROPERTY = "rows"
-"""Of a test's report: the rows it proves. Crosses from a worker to the process that reports."""
+"""Property of a test's report with the rows that the test proves. pytest-xdist sends it from a worker to the main process."""
 
 Outcomes = Mapping[tuple[str, int], Mapping[str, int]]
-"""How many tests of a row, by kind and number, ended how."""
+"""Number of tests by outcome, for each row; a row's key is its kind and number."""
 
 LONG_SECONDS = 20.0
-"""A file whose tests take longer together is named with its time."""
+"""The page names each test file whose tests take longer than this in total."""
 
 _ROW = re.compile(r"^\| (\d+) \| (.*?) \| (.*?) \| (.*) \|$", re.MULTILINE)
 _INTRO = """# Faults and attacks
@@ -81,7 +81,7 @@ def marked(item: pytest.Item) -> list[list[Any]]:
 
 
 class Report:
-    """Collects outcomes while pytest runs; keeps them, and where told writes the page at the end."""
+    """Collects test outcomes, stores them in pytest's cache, and with `--faults-page` writes the page when pytest ends."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -111,7 +111,7 @@ class Report:
             one["outcome"] = report.outcome
 
     def pytest_sessionfinish(self) -> None:
-        """Keep what was found beside what is known of other tests, and write the page."""
+        """Merge the new outcomes into the stored outcomes, and write the page if requested."""
         if hasattr(self._config, "workerinput"):
             return
         cache: Any = self._config.cache
@@ -124,14 +124,14 @@ class Report:
 
 
 def exists(name: str) -> bool:
-    """Whether there still is a test of that id, whatever its parameters."""
+    """Return whether the test function of this id still exists; parameters are ignored."""
     path, _, function = name.partition("::")
     file = ROOT / path
     return file.is_file() and f"def {function.partition('[')[0].rpartition('::')[2]}(" in file.read_text(encoding="utf-8")
 
 
 def counted(known: Mapping[str, Mapping[str, Any]]) -> Outcomes:
-    """What is known by test, by row."""
+    """Group the stored outcomes of tests by row."""
     rows: dict[tuple[str, int], dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for one in known.values():
         for kind, number in one["rows"]:
@@ -148,7 +148,7 @@ def times(known: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
 
 
 def page(outcomes: Outcomes, before: str, seconds: Mapping[str, float]) -> str:
-    """The page after a run; rows without an outcome keep what `before` said."""
+    """Return the text of the page. A row without an outcome keeps its text from `before`."""
     known = rows_of(before)
     old = {("fault", number): kept for (_, kept), number in zip(known[: len(FAULTS)], FAULTS, strict=False)}
     old |= {("attack", number): kept for (_, kept), number in zip(known[len(FAULTS) :], ATTACKS, strict=False)}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One fault or attack. `without` says why no test proves it: the gateway has no such part, or what is missing."""
+    """One fault or attack. `without` is the reason if no test proves the row."""
 
     what: str
     holds: str

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 MODERN = Way("http", "modern", "good")
 LEGACY = Way("http", "legacy", "good")
 WARM = 100
-"""Rounds before the first look: imports, pools and caches fill."""
+"""Rounds before the first measurement, in which modules are imported and pools and caches fill."""
 
 ROUNDS = 1_000
 AT_ONCE = 40
@@ -30,7 +30,7 @@ FAST: dict[str, Any] = {"timeoutSeconds": 0.5, "connectTimeoutSeconds": 5}
 
 
 async def many(count: int, client: Any, name: str, arguments: dict[str, Any], *, at_once: int = AT_ONCE) -> int:
-    """Make calls, some at once; how many were errors."""
+    """Make `count` calls, at most `at_once` at the same time, and return the number of errors."""
     errors = 0
     numbers = iter(range(count))
 
@@ -62,7 +62,7 @@ async def test_thousand_failing_http_calls_leave_nothing_behind(tmp_path: Path, 
                 before = meter.now()
                 for use in (client, other):
                     assert await many(ROUNDS // 2, use, f"{row.name}__do", {}) == ROUNDS // 2
-                # The pools of the clients may have grown, and that to a 2025 server.
+                # The clients may have opened more connections to the gateway, and the gateway more connections to a 2025 server.
                 await meter.until_back(before, pooled=AT_ONCE * (2 if era == "legacy" else 1))
 
 
@@ -112,7 +112,7 @@ async def introduced(raw: httpx2.AsyncClient, url: str) -> dict[str, str]:
 
 
 async def in_groups(count: int, work: Callable[[int], Coroutine[Any, Any, None]]) -> None:
-    """Do it `count` times, 25 at once."""
+    """Call the function `count` times, 25 calls at once."""
     for _ in range(count // 25):
         async with anyio.create_task_group() as tasks:
             for number in range(25):
@@ -160,7 +160,7 @@ async def test_unanswered_elicitations_leave_nothing_behind(tmp_path: Path) -> N
                 body, headers = call_of(("old__ask_name", "new__q")[number % 2], "modern", {"elicitation": {}, "roots": {}})
                 await raw.post(meter.url, json=body, headers=headers, timeout=30)
 
-            # One call at a time has the server's ear while it asks, so each of them costs the second it is waited for.
+            # The gateway sends the server one call at a time while a call waits for input, so each call takes the full timeout of 1 s.
             await in_groups(50, ask)
             before = meter.now()
             await in_groups(200, ask)

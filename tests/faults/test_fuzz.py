@@ -19,7 +19,7 @@ SECONDS = 20
 
 
 def spoiled(seed: bytes) -> st.SearchStrategy[bytes]:
-    """A seed with a piece of anything in place of one of its own, some of it twice."""
+    """Generate variants of a seed: random bytes replace or repeat a part of the seed, and the seed may be appended again."""
     cuts = st.tuples(st.integers(0, len(seed)), st.integers(0, len(seed)))
 
     def spoil(cut: tuple[int, int], piece: bytes, again: bool) -> bytes:

@@ -101,9 +101,9 @@ def read_until(raw: socket.socket, mark: str) -> str:
 
 
 def ask(at: Besieged, raws: ExitStack, headers: dict[str, str], name: str, tool: str = "", mark: str = "") -> str:
-    """Make a call at a server, or of the workflow, on a new connection, and wait until its question is shown.
+    """Call a server's tool, or the workflow, on a new connection, and wait until the client receives the request for input.
 
-    Returns the id of the first event of the answer's stream.
+    Returns the id of the first event in the response's stream.
     """
     default, usual, _ = CASES.get(name, ("flow", "elicitation/create", {}))
     numbers, arguments = [*CASES, "workflow"], {"who": "weak"} if name in CASES else {}
@@ -113,14 +113,14 @@ def ask(at: Besieged, raws: ExitStack, headers: dict[str, str], name: str, tool:
 
 
 def resume(at: Besieged, raw: socket.socket, headers: dict[str, str], event: str, mark: str) -> str:
-    """Open a stream again after an event; returns what comes, up to a mark."""
+    """Reconnect to a stream with `Last-Event-ID`, and return the received text up to `mark`."""
     fields = {name.replace("-", "_"): value for name, value in headers.items()}
     raw.sendall(at.head(None, 0, **fields, last_event_id=event).replace(b"POST", b"GET", 1))
     return read_until(raw, mark)
 
 
 def resume_and_stay(at: Besieged, raw: socket.socket, headers: dict[str, str], event: str, mark: str) -> str:
-    """As `resume`, again if the stream ends: the gateway may not have noticed yet that the stream before was closed."""
+    """Call `resume` until the stream stays open, because the gateway may not have noticed yet that the previous stream was closed."""
     patience = raw.gettimeout()
     while True:
         told = resume(at, raw, headers, event, mark)
@@ -136,7 +136,7 @@ def resume_and_stay(at: Besieged, raw: socket.socket, headers: dict[str, str], e
 
 
 def serves(at: Besieged, name: str) -> bool:
-    """Whether a call of another client, which can be asked, is answered without a question."""
+    """Return whether a call of another client, which supports elicitation, returns its result without a request for input."""
     body, headers = call(f"{name}__work", who="honest")
     body = body.replace('/clientCapabilities": {}', f'/clientCapabilities": {json.dumps(CAPABLE)}')
     answer = httpx2.post(at.url, content=body, headers={**headers, **at.key_of("honest")}, timeout=20)
@@ -144,19 +144,19 @@ def serves(at: Besieged, name: str) -> bool:
 
 
 def questions(at: Besieged, caller: str) -> dict[str, str]:
-    """What each server waits for, as the status page shows it to a caller; without the seconds."""
+    """Return each server's open question as the status page shows it to a caller, with the seconds replaced by `N`."""
     page = httpx2.get(f"{at.origin}/status.json", headers=at.key_of(caller), timeout=20).json()
     return {source["name"]: re.sub(r"\d+ s", "N s", text) for source in page["sources"] for text in source["questions"]}
 
 
 def told_status(at: Besieged, caller: str) -> str:
-    """What `gateway_status` tells a caller."""
+    """Return the response to a caller's call of `gateway_status`."""
     body, headers = call("gateway_status", server="elicit")
     return httpx2.post(at.url, content=body, headers={**headers, **at.key_of(caller)}, timeout=20).text
 
 
 def pending(folder: Path) -> list[str]:
-    """The servers about which an operator is asked."""
+    """Return the servers that have an approval pending for an operator."""
     told = moongate("approvals", "list", "--json", "--config", str(folder / "gateway.json"), cwd=folder).data
     return [entry["source"] for entry in told["approvals"]]
 
@@ -266,7 +266,7 @@ def test_lost_client_of_a_front_gateway_ends_its_question_behind(tmp_path: Path,
         command, args = gateway_command(path)
         path = write_config(tmp_path, {"mcpServers": {"next": {"command": command, "args": args, "cwd": str(ROOT)}}})
         tool = f"next__{tool}"
-    for _ in range(2):  # the second start knows that the tool does not take tasks, and calls it in another way
+    for _ in range(2):  # the second gateway has learned that the tool does not support tasks, and calls it without a task
         die_while_asked(path, era, tool)
         until(lambda: "elicit" not in questions(at, "boss"))
         assert serves(at, "elicit")

@@ -56,13 +56,13 @@ def megabytes(pid: int, field: str) -> float:
 
 
 async def as_a_call(url: str) -> dict[str, Any]:
-    """The `_meta` of a result that its client waits for."""
+    """Make a plain call and return the `_meta` of its result."""
     async with connected(Way("http", "modern", "up"), url) as (client, _):
         return (await client.call_tool("up__big", {})).meta or {}
 
 
 async def as_a_task(url: str) -> dict[str, Any]:
-    """The `_meta` of the result of a task."""
+    """Start a call as a task and return the `_meta` of the task's result."""
     async with over_http(url, "modern") as wire:
         task_id = (await wire.send("tools/call", name="up__big", arguments={}))["result"]["taskId"]
         while (task := (await wire.send("tasks/get", taskId=task_id))["result"])["status"] == "working":

@@ -76,7 +76,7 @@ class Caller:
 
 
 async def check(tmp_path: Path, era: str, faults: list[tuple[Mode, int]]) -> None:
-    """Each fault in its turn, and the server well again after each."""
+    """Apply the faults one after another, and check that the server works again after each fault."""
     port = free_port()
     with scripted(tmp_path, port, *(["--modern"] if era == "modern" else [])):
         async with fault_proxy(port) as proxy:

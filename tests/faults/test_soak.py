@@ -26,11 +26,11 @@ HOURS = float(os.environ.get("HOURS", "0.5"))
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(int(HOURS * 3600) + 600)]
 CALLERS = 8
 SETTLED = 0.15
-"""Share of the time after which the process has what it needs; growth is judged from there."""
+"""Fraction of the run after which memory use should be stable; growth is measured from this point."""
 
 
 def resident(pid: int) -> float:
-    """Megabytes of a process."""
+    """Return the resident memory of a process in megabytes."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1024
 
@@ -56,7 +56,7 @@ class Soak:
         return time.monotonic() < self.ends
 
     async def call(self, number: int) -> None:
-        """One caller, who comes and goes and must only ever hear its own words."""
+        """Connect and call repeatedly as one caller, which must receive only the results of its own calls."""
         era: Any = ("legacy", "modern")[number % 2]
         while self.goes_on():
             async with connected(Way("http", era, "pipe"), self.url) as (client, _):
@@ -66,7 +66,7 @@ class Soak:
                     await anyio.sleep(0.01)
 
     async def echoed(self, client: Any, tool: str, words: str) -> bool:
-        """Whether the call was answered; an answer must be the right one."""
+        """Return whether the call returned a result. A result must contain the text that the call sent."""
         with suppress(MCPError):
             answer = await client.call_tool(tool, {"text": words})
             if not answer.is_error:

@@ -17,10 +17,10 @@ from tests.fakes.running import upstream_stdio
 pytestmark = [pytest.mark.timeout(120), pytest.mark.fault(33), pytest.mark.faults]
 
 LARGE = 1_500_000
-"""Bytes of a request that the event loop reads in several turns."""
+"""Size of a request in bytes, large enough that the event loop reads the request in several iterations."""
 
 STOPPED_SECONDS = 12.0
-"""More than any of the timeouts that are at stake."""
+"""Longer than every timeout that this test is about."""
 
 
 def test_stopped_gateway_keeps_sessions_and_requests(tmp_path: Path) -> None:

@@ -39,11 +39,11 @@ FEW: list[tuple[str, str]] = [
     ("task-result", "shape"),
     ("delete", "error"),
 ]
-"""Each step with the faults that look most alike to a healthy server there."""
+"""Each step with the faults that are hardest to distinguish from a healthy server at that step."""
 
 
 def few() -> list[Row]:
-    """Over HTTP all of them, over stdio every second: the pipe has its own reader, the rest is the same code."""
+    """Return the rows for all faults over HTTP and about half of them over stdio, because most code is the same for both transports."""
     over_http = [Row("http", era, *fault) for fault in FEW for era in ("legacy", "modern")]
     over_stdio = [
         Row("stdio", era, step, kind)

@@ -32,7 +32,7 @@ class Stopped:
     log: Path
 
     async def until_waiting(self, calls: int) -> None:
-        """Until so many calls have reached the server."""
+        """Wait until `calls` calls have reached the server."""
         journal = self.folder / "slow.requests"
         with anyio.fail_after(20):
             while not journal.exists() or journal.read_text().count("tools/call wait") < calls:
@@ -74,18 +74,18 @@ async def test_running_calls_get_their_response_and_listeners_end_at_once(tmp_pa
 
         async with anyio.create_task_group() as tasks:
             for client in clients:
-                await client.list_tools()  # or the SDK asks for the output schema after the call, of a gateway that takes no more requests
+                await client.list_tools()  # otherwise the SDK lists the tools after the call, when the gateway is closed
                 for _ in range(4):
                     tasks.start_soon(wait, client)
                 if era == "modern":
                     tasks.start_soon(listen, client)
             await gateway.until_waiting(12)
             gateway.process.send_signal(signal.SIGTERM)
-            await anyio.sleep(0.3)  # stopping has begun, and nothing was cut
+            await anyio.sleep(0.3)  # the gateway is stopping, and no call has ended
             assert not answers
             (tmp_path / "go").touch()
             await gateway.until_ended(10)
-            with anyio.move_on_after(10):  # the clients still read what the gateway sent before it ended
+            with anyio.move_on_after(10):  # the clients read the responses that the gateway sent before it ended
                 while len(answers) < 12:
                     await anyio.sleep(0.02)
             tasks.cancel_scope.cancel()
@@ -106,7 +106,7 @@ async def test_endless_call_ends_after_the_set_time_or_a_second_signal(tmp_path:
             await gateway.until_waiting(1)
             gateway.process.send_signal(signal.SIGTERM)
             if signals == 2:
-                await anyio.sleep(0.7)  # one stop often comes as a burst of signals, so the second comes later
+                await anyio.sleep(0.7)  # the gateway treats signals in quick succession as one
                 gateway.process.send_signal(signal.SIGTERM)
             await gateway.until_ended(12)
             tasks.cancel_scope.cancel()

@@ -1,4 +1,4 @@
-"""State that cannot be written: calls that need none go on, the others say why, and all is well again without a restart."""
+"""State that cannot be written: calls without state continue, other calls fail with the reason, and no restart is needed later."""
 
 from __future__ import annotations
 
@@ -44,28 +44,28 @@ def audited(config: Path, *words: str) -> Any:
 
 
 def lines(state: Path) -> int:
-    """How many the audit log has, which is written behind the calls."""
+    """Return the number of entries in the audit log, which the gateway writes after the calls have returned."""
     with suppress(sqlite3.OperationalError), closing(sqlite3.connect(f"file:{state / 'gateway.db'}?mode=ro", uri=True)) as database:
         return int(database.execute("select count(*) from audit").fetchone()[0])
-    return 0  # it is not there yet
+    return 0  # the database does not exist yet
 
 
 async def written(state: Path, count: int) -> None:
-    """Wait until so many lines are."""
+    """Wait until the audit log has `count` entries."""
     with anyio.fail_after(SECONDS):
         while lines(state) < count:
             await anyio.sleep(0.05)
 
 
 async def tried(log: Path) -> None:
-    """Wait until the audit log could not be written."""
+    """Wait until the gateway has reported a failed write of the audit log."""
     with anyio.fail_after(SECONDS):
         while "audit log not written" not in await anyio.Path(log).read_text():
             await anyio.sleep(0.05)
 
 
 async def refused(client: Any, count: int) -> None:
-    """Calls that a rule refuses, each of which is a line of the audit log."""
+    """Make `count` calls that a rule rejects. Each call adds an entry to the audit log."""
     for _ in range(count):
         assert (await client.call_tool("up__echo", {"text": "NO!"})).is_error
 
@@ -94,7 +94,7 @@ async def test_calls_survive_full_disk(tmp_path: Path) -> None:
                     assert await echo(client, str(number)) == str(number)
                 big: Any = await client.call_tool("up__big", {"bytes": 100_000})
                 assert big.is_error
-                assert str(disk) not in big.content[0].text  # the place of the state folder is not shown to callers
+                assert str(disk) not in big.content[0].text  # the error does not show the path of the state folder to callers
                 await tried(tmp_path / "gateway.log")
                 filler.unlink()
                 await refused(client, 7)
@@ -160,7 +160,7 @@ async def test_full_disk_stops_no_call_and_recovers(
     settings = {"mcpServers": {"up": upstream_stdio()}, "storage": {"dir": str(state)}, "policies": RULES}
     env = {"LD_PRELOAD": str(failing_io), "FAILING_DIR": str(state), "FAILING_FLAG": str(flag)}
     place, log_file = f"127.0.0.1:{free_port()}", tmp_path / "gateway.log"
-    argv = ("-u", "-m", "gateway", "run", "--http", place, "--config", str(write_config(tmp_path, settings)))  # a program of its own
+    argv = ("-u", "-m", "gateway", "run", "--http", place, "--config", str(write_config(tmp_path, settings)))  # a process, for `LD_PRELOAD`
     with child(*argv, env=env, log=log_file) as process:
         wait_until_ready(process, f"http://{place}/ready", log_file)
         async with connected(WAY, f"http://{place}/mcp") as (client, _):

@@ -1,4 +1,4 @@
-"""Tasks whose process or database dies, stops or comes back at the wrong moment: they end once, and never untruly."""
+"""Tasks whose process or database dies, stops or comes back at the wrong moment: each task ends once, with its true outcome."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def state_of(wire: Any, task_id: str) -> dict[str, Any]:
 
 
 async def until(wire: Any, task_id: str, *statuses: str) -> dict[str, Any]:
-    """The state of a task once it has one of these."""
+    """Wait until the task has one of these statuses, and return its state."""
     with anyio.fail_after(60):
         while (state := await state_of(wire, task_id))["status"] not in statuses:
             await anyio.sleep(0.05)
@@ -93,12 +93,12 @@ async def test_kill_during_a_cancellation_leaves_one_end(tmp_path: Path, millise
     second, url = start_gateway(tmp_path, "gateway")
     try:
         async with over_http(url, "modern") as wire:
-            state = await until(wire, task_id, "cancelled", "input_required")  # the kill came after the request, or before
+            state = await until(wire, task_id, "cancelled", "input_required")  # the cancel request arrived before the kill or not
             if state["status"] == "input_required":
                 await wire.send("tasks/cancel", taskId=task_id)
                 state = await until(wire, task_id, *ENDED)
             assert state["status"] == "cancelled"
-            await anyio.sleep(4)  # longer than a lease: nobody takes it up again
+            await anyio.sleep(4)  # longer than a lease: no gateway resumes the task
             assert (await state_of(wire, task_id))["status"] == "cancelled"
         assert noted(journal) == ["first", "second"]
     finally:
@@ -120,7 +120,7 @@ async def test_process_that_slept_past_its_lease_changes_nothing(tmp_path: Path)
             ended = await until(two, task_id, "completed")
         finally:
             os.killpg(first.pid, signal.SIGCONT)
-        await anyio.sleep(4)  # the sleeper's step ends, and it tries to record it
+        await anyio.sleep(4)  # the stopped gateway's step ends, and it tries to record the step
         for wire in (one, two):
             state = await state_of(wire, task_id)
             assert state["status"] == "completed"
@@ -163,7 +163,7 @@ async def test_database_outage_fails_calls_clearly_and_tasks_resume(tmp_path: Pa
                 server.start()
                 (tmp_path / "go").touch()
                 state = await until(wire, task_id, "completed", "input_required")
-                if state["status"] == "input_required":  # its lease was lost with the database, so the step is in doubt
+                if state["status"] == "input_required":  # the lease expired without the database, so the step is in doubt
                     answers = {key: {"action": "accept", "content": {"outcome": "retry"}} for key in state["inputRequests"]}
                     await wire.send("tasks/update", taskId=task_id, inputResponses=answers)
                     state = await until(wire, task_id, "completed")

@@ -18,14 +18,14 @@ pytestmark = [pytest.mark.timeout(60)]
 @pytest.mark.fault(15)
 @pytest.mark.parametrize("name", sorted(path.stem for path in golden.FOLDER.glob("*.sql")))
 async def test_tasks_of_an_earlier_version_are_finished_by_this_one(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "durable_functions", raising=False)  # of another folder
+    monkeypatch.delitem(sys.modules, "durable_functions", raising=False)  # it may be imported from another folder
     config = golden.lay_out(tmp_path)
     tasks = golden.restore(name, tmp_path / "state")
     (tmp_path / "go").touch()
     with gateway_inside(tmp_path, config) as gateway:
         async with over_http(gateway.url, "modern") as wire:
             for kind in golden.TASKS:
-                # An earlier version did not say which doubt an answer was for, so a person may be asked again.
+                # An earlier version did not store which step an answer was for, so the same question may be asked again.
                 while (state := await until(wire, tasks[kind], "completed", "input_required"))["status"] != "completed":
                     await golden.answer(wire, tasks[kind])
                 assert state["result"]["content"] == [{"type": "text", "text": f"{kind}12"}]

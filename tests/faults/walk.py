@@ -1,6 +1,6 @@
 """The walk through the faults: each row is a server with one fault at one step of the protocol, all behind one gateway at once.
 
-The oracle is the same for every row: the request that meets the fault ends in time, with the right answer or an error; what ran, ran
+The checks are the same for every row: the request that meets the fault ends in time, with the right result or an error; each call ran
 once, and every call with a result did run; after the fault the server serves again; and meanwhile every other server and every
 other client were served as if nothing had happened.
 """
@@ -28,10 +28,10 @@ from tests.interaction.ways import Way, connected
 CALL_SECONDS = 2.0
 CONNECT_SECONDS = 2.0
 LATE_SECONDS = 12.0
-"""When the request that met the fault must have ended: connection, call and cancellation have a deadline each."""
+"""Maximum duration of a request that meets a fault. Connecting, calling and cancelling have a deadline each."""
 
 NEAR_SECONDS = 5.0
-"""Longest a call of the good server may take while all the others fail, on a machine that runs other tests as well."""
+"""Maximum duration of a call to the good server while the other servers fail, on a machine that also runs other tests."""
 
 STOP_SECONDS = 15.0
 """The gateway ends within this time, whatever its servers do."""
@@ -61,13 +61,13 @@ class Row:
 
     @property
     def name(self) -> str:
-        """Its key in the configuration."""
+        """The server's name in the configuration."""
         return f"{self.transport}-{self.era}-{self.step}-{self.kind}"
 
     def exists(self) -> bool:
-        """Whether the era and the transport have that step."""
+        """Return whether the step exists in the row's protocol era and transport."""
         if (self.step, self.kind, self.era) == ("after", "lost", "legacy"):
-            return False  # a 404 for the session means that nothing ran, and here the call did run
+            return False  # a 404 for the session means that the call did not run, but the fault `after` comes after the call ran
         if self.step in (MODERN_ONLY if self.era == "legacy" else LEGACY_ONLY):
             return False
         return self.transport == "http" or not (self.step in NOT_OVER_STDIO or (self.step == "listen" and self.era == "legacy"))
@@ -81,7 +81,7 @@ def product(transport: Transport, era: Era) -> list[Row]:
 
 @contextmanager
 def servers(folder: Path, rows: Sequence[Row]) -> Generator[dict[str, Any]]:
-    """The rows as `mcpServers` entries, their faults switched on; those over HTTP run."""
+    """Yield the rows as `mcpServers` entries with their faults switched on. HTTP servers run; the gateway starts stdio servers."""
     for row in rows:
         (folder / row.name).mkdir()
         (folder / row.name / "fault").touch()
@@ -105,7 +105,7 @@ def servers(folder: Path, rows: Sequence[Row]) -> Generator[dict[str, Any]]:
 
 
 def config_of(entries: dict[str, Any]) -> dict[str, Any]:
-    """Short deadlines for the servers that fail."""
+    """Return a configuration with short deadlines for the faulty servers."""
     policy = {"timeoutSeconds": CALL_SECONDS, "connectTimeoutSeconds": CONNECT_SECONDS, "tasks": {"maxWaitSeconds": CALL_SECONDS}}
     return {
         "mcpServers": {"good": upstream_stdio(), **entries},
@@ -130,14 +130,14 @@ def gateway(folder: Path, config: dict[str, Any]) -> Generator[str]:
 
 @contextmanager
 def deadline(seconds: float, what: str) -> Generator[None]:
-    """Fail with these words when it takes longer."""
+    """Fail with the message `what` if the block takes longer than `seconds`."""
     with anyio.move_on_after(seconds) as scope:
         yield
     assert not scope.cancelled_caught, what
 
 
 async def act(row: Row, client: Any, legacy: Any) -> bool:
-    """The request that meets the row's fault, and the like; whether it was answered well."""
+    """Send the requests that meet the row's fault, and return whether the tool call returned a result without an error."""
     tool = {"ask": "ask", "answered": "ask", "task-get": "long", "task-result": "long", "cancel": "slow"}.get(row.step, "do")
     doings: dict[str, Callable[[], Awaitable[Any]]] = {
         "read": lambda: client.read_resource(f"{row.name}+page://one"),
@@ -155,7 +155,7 @@ async def act(row: Row, client: Any, legacy: Any) -> bool:
             return False
         try:
             answer = await client.call_tool(f"{row.name}__{tool}", {"id": "first"})
-        except MCPError:  # a refusal in the server's own words, and nothing else, crosses as one
+        except MCPError:  # only a JSON-RPC error of the server reaches the client as an `MCPError`
             assert row.kind == "refuse", row.name
             return False
     assert answer.content and answer.content[0].text, f"{row.name}: {answer}"
@@ -171,7 +171,7 @@ def _prompt(name: str) -> Any:
 async def keep_asking(client: Any, waits: list[float], over: anyio.Event) -> None:
     """Call the good server over and over; every answer must be right.
 
-    No call is cut off at the end: the SDK's client fails where the answer comes while it is closed.
+    The last call runs to its end, because the SDK's client fails if a response arrives while the client closes.
     """
     while not over.is_set():
         started = time.perf_counter()
@@ -182,18 +182,18 @@ async def keep_asking(client: Any, waits: list[float], over: anyio.Event) -> Non
 
 
 def runs_of(folder: Path) -> list[str]:
-    """What a server ran, in order."""
+    """Return the calls that a server ran, in order."""
     journal = folder / "journal"
     return journal.read_text().split() if journal.exists() else []
 
 
 def states(url: str) -> dict[str, str]:
-    """The state of every source, as the status says."""
+    """Return the state of every source from the gateway's status page."""
     return {row["name"]: row["state"] for row in httpx2.get(url.replace("/mcp", "/status.json")).json()["sources"]}
 
 
 async def until_listed(client: Any, rows: Sequence[Row]) -> set[str]:
-    """The tools there are, once these rows have theirs: what is not listed could not be called."""
+    """Wait until the tools of these rows are listed, and return the names of all listed tools."""
     with anyio.fail_after(60):
         while True:
             listed = {tool.name for tool in (await client.list_tools()).tools}
@@ -220,7 +220,7 @@ async def until_well(row: Row, folder: Path, client: Any) -> None:
 
 
 async def walk(folder: Path, rows: Sequence[Row]) -> None:
-    """Walk the rows; see the module."""
+    """Run the fault of each row, and check the properties that the module's docstring lists."""
     by_name = {row.name: row for row in rows}
     waits: list[float] = []
     outcomes: dict[str, bool] = {}
@@ -240,7 +240,7 @@ async def walk(folder: Path, rows: Sequence[Row]) -> None:
                 for name, is_well in outcomes.items():
                     runs = runs_of(folder / name)
                     assert runs.count("first") <= 1, f"{name} ran twice"
-                    lies = by_name[name].kind in ("twice", "drip")  # the whole answer, without having run
+                    lies = by_name[name].kind in ("twice", "drip")  # the server sends a complete result without running the call
                     assert lies or not is_well or runs == ["first"], f"{name} was answered without having run"
                 for name in by_name:
                     if by_name[name].step != "delete":

@@ -26,7 +26,7 @@ HIDDEN, CLEAN = "vis\u200bible", "visible"
 
 
 class FakeTool:
-    """A tool that does what it is given."""
+    """A tool that runs the given function."""
 
     def __init__(self, work: Work, schema: JsonObject = SCHEMA) -> None:
         self._work = work

@@ -35,7 +35,7 @@ RUNNERS = frozenset({"drive", "drive_rounds", "drive_on", "withdraw", "run_gated
 """Functions that run the tool or function that their caller gives them."""
 
 HIDDEN = frozenset({"tool", "original", "func", "found"})
-"""Attributes that have the tool which the gate guards, the function of a tool, or the object that a file names."""
+"""Attributes that hold the tool behind the gate, a tool's function, or the Python object that a file names."""
 
 BY_NAME = frozenset({"getattr", "attrgetter", "methodcaller"})
 """Functions that find a method by a string."""
@@ -61,7 +61,7 @@ DATA = {
 """The last two names of expressions that are not methods of tools and sources, though `COUNTS` has their names; each with its meaning."""
 
 CALLED = frozenset({"os.read", "_bodies.read", "bodies.read", "_watcher.watch", "deadlines.watch"})
-"""Those of `DATA` that the package calls with such a number of arguments."""
+"""The expressions of `DATA` that the package calls with a number of arguments listed in `COUNTS`."""
 
 KNOWN = {
     "gateway/wire/http1_server.py ServerConnection._run: exchange.send": "sends an HTTP response",
@@ -266,7 +266,7 @@ def _last_two(node: ast.Attribute) -> str:
 
 
 def _may_have(call: ast.Call, name: str, counts: set[int]) -> bool:
-    """Whether a call may have one of these numbers of arguments, without keywords that no such method has."""
+    """Return whether a call may have one of these numbers of arguments and has only keywords of the listed methods."""
     if any(isinstance(argument, ast.Starred) for argument in call.args) or any(word.arg is None for word in call.keywords):
         return True
     known = {*METHODS.get(name, ()), "ctx", "skill", "path", "messages", "tools", "options"}

@@ -20,7 +20,7 @@ from tests.gate.fake_tools import CLEAN, HIDDEN, FakeTool, complete, failing, gu
 
 
 class Tracked(FakeTool):
-    """A tool whose server answers about tasks as told."""
+    """A tool whose server returns a given response to each request about its tasks."""
 
     def __init__(self, answer: Any) -> None:
         super().__init__(returning(Complete.text("")))

@@ -71,7 +71,7 @@ def with_methods(tree: ast.AST, names: set[str]) -> set[str]:
 
 
 class Watch:
-    """Notes which implementations are reached, and which of them outside the gate."""
+    """Records which implementations are called, and which of these calls are outside the gate."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.reached: list[str] = []

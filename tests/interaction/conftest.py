@@ -20,14 +20,14 @@ RELAY_ROOTS: dict[str, Any] = {**RELAY, "roots": {"mode": "relay"}}
 
 @dataclass(frozen=True)
 class Gateways:
-    """Where everything is."""
+    """The URLs of both gateways, and the configuration file of a gateway over stdio."""
 
     front: str
     second: str
     stdio_config: Path
 
     def target(self, way: Way) -> str | StdioServerParameters:
-        """What a client of `way` connects to."""
+        """Return the URL or command that a client of `way` connects to."""
         if way.front == "stdio":
             command, args = gateway_command(self.stdio_config)
             return StdioServerParameters(command=command, args=args, cwd=ROOT)

@@ -18,7 +18,7 @@ from tests.fakes.running import ROOT, gateway_command, gateway_http
 
 @dataclass(frozen=True)
 class Place:
-    """Both, with the configuration they have."""
+    """The URL of the gateway over HTTP, the configuration of both gateways, their model and environment."""
 
     url: str
     path: Path
@@ -26,14 +26,14 @@ class Place:
     env: dict[str, str]
 
     def target(self, front: str) -> Any:
-        """What a client of the SDK connects to."""
+        """Return the URL or command that a client of the SDK connects to."""
         if front == "http":
             return self.url
         command, args = gateway_command(self.path)
         return StdioServerParameters(command=command, args=args, cwd=ROOT, env={**os.environ, **self.env})
 
     def cli(self, *arguments: str) -> Any:
-        """What a command says about this gateway, as JSON."""
+        """Run a `moongate` command with this configuration and return its JSON output."""
         return moongate(*arguments, "--json", "--config", str(self.path), cwd=self.path.parent).data
 
     async def messages(self) -> list[dict[str, Any]]:
@@ -43,7 +43,7 @@ class Place:
 
 @contextmanager
 def place_of(folder: Path, config: dict[str, Any]) -> Generator[Place]:
-    """One, running; agents of `config` name the model `openai-chat:…`."""
+    """Start a gateway and its scripted model, and yield their place. Agents of `config` name the model `openai-chat:…`."""
     with openai_server() as model:
         env = {"OPENAI_BASE_URL": model.base_url, "OPENAI_API_KEY": ""}
         with gateway_http(folder, config, env=env) as url:

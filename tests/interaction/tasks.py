@@ -20,7 +20,7 @@ ERAS: tuple[Era, ...] = ("legacy", "modern")
 
 @contextmanager
 def jobs() -> Generator[str]:
-    """A 2026 server that makes tasks of its calls."""
+    """Start a 2026 server that runs its calls as tasks, and yield its URL."""
     with upstream_http(module="tests.conformance.upstream") as url:
         yield url
 
@@ -30,7 +30,7 @@ def http_server(url: str, **policy: Any) -> dict[str, Any]:
 
 
 def scripted(log: Path, *options: str, **told: Any) -> dict[str, Any]:
-    """A configuration over a server that answers as told."""
+    """Return a configuration with a scripted server, whose responses to a method are given by keyword (`tasks_get` for `tasks/get`)."""
     script = {name.replace("_", "/"): answers for name, answers in told.items()}
     args = ["-m", "tests.fakes.task_script", *options, "--log", str(log), json.dumps(script)]
     return {"mcpServers": {"up": {"command": sys.executable, "args": args, "cwd": str(ROOT)}}}
@@ -41,7 +41,7 @@ def heard(log: Path) -> list[dict[str, Any]]:
 
 
 async def until(wire: Wire, task_id: str, *statuses: str) -> dict[str, Any]:
-    """The task once it has one of these statuses."""
+    """Wait until the task has one of these statuses, and return the task."""
     with anyio.fail_after(20):
         while True:
             answer = await wire.send("tasks/get", taskId=task_id)
@@ -55,7 +55,7 @@ def text(result: dict[str, Any]) -> str:
 
 
 async def start(wire: Wire, era: Era, name: str, **arguments: Any) -> dict[str, Any]:
-    """A call as a task: the create answer's task."""
+    """Start a call as a task, and return the task from the response."""
     task: dict[str, Any] = {"task": {"ttl": 60_000}} if era == "legacy" else {}
     answer = await wire.send("tools/call", name=name, arguments=arguments, **task)
     assert "result" in answer, answer

@@ -25,17 +25,17 @@ pytestmark = [pytest.mark.timeout(60)]
 AGENT = "---\nname: clerk\ndescription: Echoes.\nmodel: openai-chat:scripted\ntools: [guarded/echo, guarded/add]\n---\nEcho.\n"
 ECHO: dict[str, Any] = {"when": {"last_role": "tool"}, "text": "The tool said: {last_tool}", "repeat": True}
 WORK_SECONDS = 2.0
-"""Of the tool: shorter than the person who answers in another terminal takes."""
+"""The tool's timeout, shorter than the time until a person answers in another terminal."""
 
 
 def calling(*texts: str) -> dict[str, Any]:
-    """A model that calls the guarded tool with these texts, all at once, after every user message."""
+    """Return a script for a model that calls the guarded tool with all these texts in one response to each user message."""
     calls = [{"name": "guarded__echo", "arguments": {"text": text}, "id": f"c-{text}"} for text in texts]
     return {"when": {"last_role": "user"}, "tool_calls": calls, "repeat": True}
 
 
 async def ended(place: Place) -> list[dict[str, Any]]:
-    """The results that the model received last."""
+    """Return the tool results in the last request to the model."""
     return [message for message in await place.messages() if message["role"] == "tool"]
 
 

@@ -57,7 +57,7 @@ def user(text: Any) -> dict[str, Any]:
 
 
 async def run(url: str, body: dict[str, Any], **headers: str) -> list[dict[str, Any]]:
-    """Every event of one run; each is what the protocol says."""
+    """Run an agent and return the events, after validating each event against the protocol's types."""
     async with httpx2.AsyncClient(timeout=30) as client, client.stream("POST", url, json=body, headers=headers) as answer:
         assert answer.status_code == 200, await answer.aread()
         assert answer.headers["content-type"].startswith("text/event-stream")

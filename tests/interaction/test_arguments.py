@@ -1,4 +1,4 @@
-"""Which arguments and metadata the gateway sends, checked with servers that return exactly what they received."""
+"""The arguments and metadata that the gateway sends, checked with servers that return the received parameters."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
 
 
 async def sent(front: str, name: str, arguments: dict[str, Any], *, era: Era = "modern", meta: Any = None) -> dict[str, Any]:
-    """The parameters that the server received."""
+    """Call a tool and return the parameters that the server received."""
     result = await call(front, name, arguments, era=era, meta=meta)
     assert not result.is_error, result
     got: dict[str, Any] = result.structured_content["got"]
@@ -322,7 +322,7 @@ async def test_header_name_that_differs_from_body_is_rejected(front: str) -> Non
 
 
 async def raw_call(front: str, era: Era, name: str, arguments: str, *, named: str | None = None) -> Any:
-    """`tools/call` written by hand, so that it may say what no JSON library writes."""
+    """Send `tools/call` with arguments as raw JSON text, which may contain forms that JSON libraries never write."""
     headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
     params = f'"name": "{name}", "arguments": {arguments}'
     async with httpx2.AsyncClient(timeout=20) as client:

@@ -1,7 +1,7 @@
 """The era bridge in all four cells (client and upstream each of 2025 or 2026), over sockets and pipes.
 
-What a server may want in the middle of a request: a person at a URL, several rounds, answers during reads and prompts;
-and what becomes of it when the client cannot or does not answer.
+A server may request input during calls, reads and prompts, at a URL or in several rounds. The tests also cover clients that cannot
+or do not answer.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ async def test_client_2025_is_notified_when_2026_url_elicitation_completes(gatew
 @pytest.mark.parametrize("way", [way for way in ways() if way.upstream.startswith("old")], ids=str)
 async def test_url_required_error_of_2025_server_elicits_from_2026_client(gateways: Gateways, way: Way) -> None:
     async with connected(way, gateways.target(way)) as (client, heard):
-        if way.era == "modern" or way.hops == 2:  # a gateway is a 2026 client of the next one, and asks in its own client's way
+        if way.era == "modern" or way.hops == 2:  # the front gateway is a 2026 client of the second, and then asks its own client
             assert text_of(await client.call_tool(way.name("need_url"), {})) == "signed in"
             assert [asked.url for asked in heard.asked] == ["https://accounts.example.com/sign-in"]
             return
@@ -166,7 +166,7 @@ async def test_client_cancellation_while_elicited_cancels_upstream_call(gateways
 
 @pytest.mark.parametrize("kind", ["old-http", "new-http"])
 async def test_concurrent_clients_each_get_the_request_of_their_own_call(gateways: Gateways, kind: str) -> None:
-    """Folders are asked for outside any call's stream, so only a session per running call tells whom they are of."""
+    """`roots/list` arrives outside any call's stream, so the gateway can find its call only by a separate session per call."""
     way = Way("http", "modern", f"{kind}-roots")
     both, seen = anyio.Event(), list[str]()
     results: dict[str, str] = {}

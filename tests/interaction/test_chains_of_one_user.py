@@ -21,7 +21,7 @@ from tests.interaction.ways import Era, Way, connected
 pytestmark = pytest.mark.timeout(120)
 ERAS = get_args(Era)
 LEGACY_LINKS = {"two", "piped", "round", "again"}
-"""Servers that a gateway speaks 2025-11-25 with; with all others it speaks 2026-07-28."""
+"""Servers that a gateway reaches with protocol version 2025-11-25; for all others it uses 2026-07-28."""
 
 
 def text_of(result: Any) -> str:
@@ -30,7 +30,7 @@ def text_of(result: Any) -> str:
 
 @dataclass
 class User:
-    """A user whose gateways keep their state where it is kept by default, or below `state` as `$XDG_STATE_HOME`."""
+    """A user whose gateways keep their state in the default folder, or below `$XDG_STATE_HOME` if `state` is set."""
 
     home: Path
     stack: ExitStack
@@ -106,7 +106,7 @@ async def test_two_and_three_gateways_of_one_user_chain(chain: Chain, transport:
 
 @dataclass(frozen=True)
 class Circle:
-    """A gateway that leads back to itself in four ways, with one server of its own."""
+    """A gateway with one server of its own and four servers that lead back to the gateway."""
 
     url: str
     config: Path
@@ -149,7 +149,7 @@ async def test_status_tool_names_servers_that_lead_back(circle: Circle, era: Era
         via: Any = {"dev.moongate/via": [str(n) for n in range(8)]}
         refused = text_of(await client.call_tool("own__echo", {"text": "x"}, meta=via))
         said: dict[str, str] = {}
-        with anyio.fail_after(30):  # the loop through `round` is there once both gateways have listed each other
+        with anyio.fail_after(30):  # the loop through `round` exists once both gateways have listed each other
             while not all("this gateway" in said.get(name, "") for name in SELF | BACK):
                 status: Any = (await client.call_tool("gateway_status", {})).structured_content
                 said = {source["name"]: source.get("error", "") for source in status["sources"]}

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.timeout(60), pytest.mark.parametrize("way", [w for w i
 
 
 async def until(heard: list[Any], kind: type) -> Any:
-    """The first message of a kind."""
+    """Wait for a message of this type, and return the first."""
     with anyio.fail_after(20):
         while True:
             for message in heard:

@@ -207,7 +207,7 @@ async def test_stopped_gateway_ends_its_child_processes(tmp_path: Path, stop: si
     with child("-m", "gateway", "run", "--http", f"127.0.0.1:{port}", "--config", str(config), log=log) as process:
         wait_until_ready(process, f"http://127.0.0.1:{port}/health", log)
         with anyio.fail_after(20):
-            while len(marked(marker)) < 4:  # the three, and the deaf child of `parent`
+            while len(marked(marker)) < 4:  # three servers, and the child of `parent` that ignores SIGTERM
                 await anyio.sleep(0.05)
         process.send_signal(stop)
         with anyio.fail_after(20):
@@ -220,7 +220,7 @@ async def test_stopped_gateway_ends_its_child_processes(tmp_path: Path, stop: si
 
 
 def marked(value: str) -> list[int]:
-    """Processes with `MARK=value` in their environment."""
+    """Return the ids of the processes with `MARK=value` in their environment."""
     found: list[int] = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():

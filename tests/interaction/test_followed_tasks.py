@@ -64,7 +64,7 @@ async def test_client_without_tasks_is_elicited_and_gets_result(tmp_path: Path, 
 
 
 async def call_as_person(front: str, era: Era) -> tuple[list[Any], list[str | None], Any]:
-    """`up__job` by the SDK's client, which answers questions."""
+    """Call `up__job` with the SDK's client, which answers elicitations."""
     messages: list[str | None] = []
 
     async def note(progress: float, total: float | None, message: str | None) -> None:
@@ -84,7 +84,7 @@ ASKING: dict[str, Any] = {
         {"ask": {"method": "elicitation/create", "params": SURE}, "result": {"content": [{"type": "text", "text": "deleted"}]}}
     ],
 }
-"""A 2025 server that asks while the result of its task is fetched."""
+"""A 2025 server that sends an elicitation while the gateway fetches the result of its task."""
 
 
 @pytest.mark.requirement(79, 89)

@@ -63,14 +63,14 @@ LINKS: dict[str, dict[str, Any]] = {
 
 
 def modern(asks: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """A 2026 server with a tool for each of these requests."""
+    """Return the script of a 2026 server that has one tool for each of these input requests."""
     wanted = {name: {"resultType": "input_required", "inputRequests": {"a": ask}, "requestState": "s"} for name, ask in asks.items()}
     tools = [{"name": name, "inputSchema": {"type": "object"}} for name in asks]
     return {"tools": tools, "results": {name: [result, DONE] for name, result in wanted.items()}}
 
 
 def legacy(ask: dict[str, Any]) -> dict[str, Any]:
-    """A 2025 server over stdio with one tool, which tells how its request was answered."""
+    """Return the entry of a 2025 server over stdio with one tool, whose result contains the response to its request."""
     return raw_stdio({"tools": [{"name": "ask", "inputSchema": {"type": "object"}}], "asks": ask})
 
 

@@ -140,7 +140,7 @@ async def test_sampling_without_forms_is_rejected_unless_operator_decides(tmp_pa
 @pytest.mark.requirement(36, 38)
 @pytest.mark.attack(16)
 async def test_the_budget_holds_over_a_restart_of_the_gateway(tmp_path: Path, model: ScriptedServer) -> None:
-    """And only for its configuration: the third gateway has another file and the same state folder."""
+    """The budget counts per configuration file: the third gateway has another file and the same state folder."""
     outcomes: list[bool] = []
     state = {"storage": {"dir": str(tmp_path / "state")}}
     with upstream_http() as url:

@@ -44,7 +44,7 @@ output: say
 
 @dataclass(frozen=True)
 class Gateways:
-    """A gateway whose servers ask, a second one before it that answers, and their model."""
+    """A gateway whose servers send requests for input, a second gateway in front that answers them, and the model of both."""
 
     url: str
     second: str

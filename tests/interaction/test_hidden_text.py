@@ -21,7 +21,7 @@ PIXEL = "iVBORw0KGgo="
 
 
 def told() -> dict[str, Any]:
-    """A server with hidden text wherever one can be."""
+    """Return the script of a server that sends hidden text in every field that may contain text."""
     schema = {
         "type": "object",
         "properties": {"mode": {"type": "string", "description": NASTY, "enum": ["a", f"b{TAGS}"], "default": NASTY, "title": NASTY}},

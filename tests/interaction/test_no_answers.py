@@ -23,13 +23,13 @@ MESSAGES: dict[str, dict[str, Any]] = {
     "nobodys": {"id": None, "error": BROKE},
     "request": {"method": "ping"},
 }
-"""Over a pipe only the first says whom it is for."""
+"""Malformed responses by name. Over a pipe only the first has an id that identifies its request."""
 
 TOLD = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in MESSAGES], "messages": MESSAGES}
 
 
 async def hear(progress: float, total: float | None, message: str | None) -> None:
-    """Wanting progress takes a call of a 2025 session to the SDK's transport."""
+    """Ignore progress. A progress callback moves a call of a 2025 session to the SDK path."""
 
 
 @pytest.mark.parametrize("path", ["auto", "off"])
@@ -44,7 +44,7 @@ async def test_malformed_response_fails_its_call_at_once(tmp_path: Path, path: s
             for server in servers:
                 for name in MESSAGES if server.endswith("-http") else ["both"]:
                     for progress in (None, hear):
-                        with anyio.fail_after(20):  # of the sixty seconds that a call may take
+                        with anyio.fail_after(20):  # less than the call timeout of 60 s
                             answer: Any = await client.call_tool(f"{server}__{name}", {}, progress_callback=progress)
                         said = "it broke" if "error" in MESSAGES[name] else "something that is not MCP"
                         assert answer.is_error and said in answer.content[0].text, (server, name, answer)

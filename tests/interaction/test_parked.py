@@ -26,7 +26,7 @@ ADA = t.ElicitResult(action="accept", content={"name": "Ada"})
 
 
 async def leg(client: Client, tool: str, before: t.InputRequiredResult | None = None) -> Any:
-    """One request of a call: the first, or the one that answers every question of the result before."""
+    """Send one request of a call: the first, or the request that answers all questions of the result `before`."""
     answers: Any = dict.fromkeys(before.input_requests or {}, ADA) if before else None
     state = before.request_state if before else None
     return await client.session.call_tool(tool, {}, input_responses=answers, request_state=state, allow_input_required=True)

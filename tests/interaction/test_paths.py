@@ -39,12 +39,12 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 FOLLOWED = ("echo", "say", "progress")
-"""Called with a progress token too."""
+"""Tools that are also called with a progress token."""
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[str, str]]:
-    """A gateway that takes short ways and one that does not, before the same servers."""
+    """Start a gateway with the fast path and a gateway without the fast path, both with the same servers."""
     folder = tmp_path_factory.mktemp("paths")
     with ExitStack() as stack:
         new, old = stack.enter_context(upstream_http()), stack.enter_context(upstream_http("--legacy"))

@@ -38,12 +38,12 @@ SHORTENED = "dev.moongate/shortened"
 
 @dataclass(frozen=True)
 class Fronts:
-    """Gateways over one upstream, and how to reach them."""
+    """The URLs and configuration files of gateways that serve the same upstream servers."""
 
     http: str
     stdio: Path
     small: str
-    """The same with a small size budget, and so is the next."""
+    """Like `http` with a small size budget; `small_stdio` is like `stdio` with the same budget."""
     small_stdio: Path
 
     def target(self, front: str, *, small: bool = False) -> str | StdioServerParameters:
@@ -90,7 +90,7 @@ FRONTS = [("http", "modern"), ("http", "legacy"), ("stdio", "modern"), ("stdio",
 
 WAYS = [(*front, upstream) for front in FRONTS for upstream in ("up", "old")]
 HUGE = {("http", "modern", "up"), ("http", "legacy", "old")}
-"""The ways that carry 20 MB, from a server over HTTP and one over stdio; the others 2 MB over a smaller budget."""
+"""Paths whose results have 20 MB, one for each kind of server. The other paths have results of 2 MB and a smaller budget."""
 
 
 @pytest.mark.parametrize(("front", "era", "upstream"), WAYS)
@@ -329,7 +329,7 @@ def new_key(config: Path, name: str) -> str:
 
 
 def connected_with(url: str, key: str) -> Client:
-    """A client that says who it is."""
+    """Return a client that sends this API key."""
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
 

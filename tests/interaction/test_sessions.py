@@ -65,13 +65,13 @@ def id_of(result: Any) -> str:
 
 
 async def heard_by(model: ScriptedServer) -> list[str]:
-    """The last messages to the model, without its instructions."""
+    """Return the messages of the last request to the model, without the instructions."""
     messages = (await model.requests())[-1]["body"]["messages"]
     return [f"{message['role']}: {message['content']}" for message in messages if message["role"] != "system"]
 
 
 async def test_gateway_of_another_configuration_rejects_the_session(place: Place, tmp_path: Path) -> None:
-    """Both have one state folder, one caller, and an agent of the same name."""
+    """Both gateways have the same state folder, the same caller, and an agent of the same name."""
     await place.model.play(ECHO)
     settings = config(place.path.parent, storage={"dir": str(place.path.parent / "gateway-state")})
     settings["expose"] = {"agents": [str(place.path.parent / "agents")]}

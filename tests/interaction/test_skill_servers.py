@@ -1,4 +1,4 @@
-"""Skills of servers that lie, that have no extension, or that come and go: every surface shows the same."""
+"""Skills of servers that send false entries, do not support the extension, or come and go: all surfaces agree."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ SHOWN = {
 
 @dataclass(frozen=True)
 class Servers:
-    """A gateway before a liar (seen under two policies) and a server without the extension (too)."""
+    """A gateway with a server that sends false entries and a server without the extension, each under two policies."""
 
     url: str
     liar: dict[str, Any]

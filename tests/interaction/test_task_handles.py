@@ -53,7 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def front(folder: Path) -> Generator[str]:
-    """A gateway that lets clients wait for half a second."""
+    """Start a gateway that turns a client's call into a handle after half a second, and yield its URL."""
     (folder / "handle_functions.py").write_text(FUNCTIONS)
     for name, support in (("flow", "optional"), ("must", "required"), ("plain", "never"), ("broken", "optional")):
         text = FLOW.replace("NAME", name).replace("SUPPORT", support)
@@ -89,7 +89,7 @@ async def status_of(wire: Wire, handle: dict[str, Any]) -> dict[str, Any]:
 
 
 async def whole(wire: Wire, handle: dict[str, Any]) -> dict[str, Any]:
-    """The result of the call behind a handle, which each asking waits for a while."""
+    """Call `task_result` repeatedly, because each call waits only a while, and return the result of the handle's call."""
     with anyio.fail_after(20):
         while "structuredContent" in (done := await result_of(wire, handle))["result"]:
             pass
@@ -109,7 +109,7 @@ async def test_call_longer_than_client_wait_continues_under_a_handle(front: str,
         assert started["result"]["_meta"]["dev.moongate/task"] == handle
         assert handle["taskId"] in started["result"]["content"][0]["text"]
         assert (handle["status"], handle["tool"], started["result"].get("isError")) == ("working", "workflow__flow", None)
-    async with over_http(front, era, tasks=False) as wire:  # the client that asked is gone
+    async with over_http(front, era, tasks=False) as wire:  # the client that made the call is disconnected
         with anyio.fail_after(20):
             while (shown := await status_of(wire, handle)).get("statusMessage") != "one started":
                 await anyio.sleep(0.02)
@@ -119,7 +119,7 @@ async def test_call_longer_than_client_wait_continues_under_a_handle(front: str,
         done = await whole(wire, handle)
         assert done["content"] == [{"type": "text", "text": f"done {era}"}]
         quick = (await wire.send("tools/call", name="workflow__flow", arguments={"name": era}))["result"]
-        if "structuredContent" in quick:  # the machine was slower than the client waits
+        if "structuredContent" in quick:  # the call took longer than the gateway lets a client wait
             quick = await whole(wire, quick["structuredContent"])
         assert quick["content"] == done["content"]
 
@@ -172,7 +172,7 @@ async def test_never_task_tool_is_a_plain_call_for_every_client(front: str, fold
         legacy = await stack.enter_async_context(over_http(front, "legacy"))
         await ask("legacy with task", legacy, task={})
         listed |= {tool["name"]: tool.get("execution") for tool in (await legacy.send("tools/list"))["result"]["tools"]}
-        await anyio.sleep(0.8)  # longer than clients of other tools would wait
+        await anyio.sleep(0.8)  # longer than the time after which other calls become handles
         assert set(kinds) == {"legacy with task"}
         (folder / "go-plain").touch()
         with anyio.fail_after(20):
@@ -214,7 +214,7 @@ async def test_waiting_client_gets_progress_that_work_continues(front: str, fold
         result: Any = await client.call_tool("workflow__flow", {"name": "heard"}, progress_callback=note)
         (folder / "go-heard").touch()
         done: Any = await client.call_tool("task_result", {"task_id": result.structured_content["taskId"]})
-    assert len(heard) >= 2  # what the workflow says, and signs of life
+    assert len(heard) >= 2  # the workflow's progress and the gateway's heartbeats
     assert {message for _, message in heard if message and not message.startswith("Still running")} == {"one started"}
     assert [number for number, _ in heard] == sorted({number for number, _ in heard})
     assert done.content[0].text == "done heard"

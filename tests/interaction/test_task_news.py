@@ -58,7 +58,7 @@ async def listening(wire: HttpWire, task_ids: list[str], *, tasks: bool = True) 
 
 
 async def told_until(heard: Messages, method: str, task_id: str, status: str) -> list[dict[str, Any]]:
-    """The notifications about a task up to this status."""
+    """Return the notifications about a task up to the first with this status."""
     told: list[dict[str, Any]] = []
     with anyio.fail_after(20):
         async for message in heard:

@@ -46,7 +46,7 @@ async def test_modern_task_is_relayed_under_own_id_and_fully_controllable(tmp_pa
             behind = await direct.send("tasks/get", taskId=made["taskId"])
     assert text(done["result"]) == "both answered"
     assert ended["taskId"] == slow["taskId"]
-    assert behind["error"]["code"] == -32602  # the server's own id is another
+    assert behind["error"]["code"] == -32602  # the server's own id of the task is different
 
 
 @pytest.mark.requirement(90)
@@ -160,7 +160,7 @@ async def test_relayed_task_id_is_valid_after_gateway_kill(tmp_path: Path) -> No
 
 
 async def test_narrowed_key_cannot_follow_tasks_of_tool_it_lost(tmp_path: Path) -> None:
-    """Neither a task that a server runs nor a finished one of this gateway; a key with the tool's scope goes on."""
+    """The rule covers tasks that a server runs and finished tasks of this gateway. A key with the tool's scope keeps its access."""
     keys = tmp_path / "gateway-state" / "keys.json"
     ada = KeyStore(keys).add("ada")
     with jobs() as url, upstream_http() as plain:
@@ -184,7 +184,7 @@ async def test_narrowed_key_cannot_follow_tasks_of_tool_it_lost(tmp_path: Path) 
 
 
 def rights_of(keys: Path, *scopes: str) -> None:
-    """Give every key these scopes, as an operator does who edits the file."""
+    """Give every key these scopes by editing the key file, as an operator may do."""
     document = json.loads(keys.read_text())
     document["keys"] = [{**key, "scopes": list(scopes)} for key in document["keys"]]
     keys.write_text(json.dumps({**document, "version": 2}))
@@ -224,7 +224,7 @@ async def test_slow_plain_tool_runs_as_task_until_cancelled(tmp_path: Path, era:
 
 
 async def check_promotion(wire: Wire, other: Wire, era: Era) -> None:
-    """One task is cancelled, which ends the server's call; one completes and stays so."""
+    """Check that a cancelled task cancels the server's call, and that a completed task stays completed."""
     hanging = await start(wire, era, "up__hang")
     assert hanging["status"] == "working"
     with anyio.fail_after(20):
@@ -248,7 +248,7 @@ async def check_promotion(wire: Wire, other: Wire, era: Era) -> None:
 
 
 async def count(wire: Wire, what: str) -> int:
-    """How often the server's `hang` was called or cancelled; asked without a task."""
+    """Return how often the server's tool `hang` was called or cancelled (`what`)."""
     answer = (await wire.send("tools/call", name="up__stats", arguments={}))["result"]
     if answer.get("resultType") == "task":
         answer = (await until(wire, answer["taskId"], "completed"))["result"]
@@ -349,7 +349,7 @@ async def test_http_2026_cancels_by_closing_and_2025_by_notification(tmp_path: P
                 assert (await legacy.send("tasks/list"))["result"]["tasks"] == []
                 async with hanging(legacy):
                     await until_counted(legacy, "calls", 3)
-                with anyio.fail_after(20):  # it goes on, and becomes a task like any other
+                with anyio.fail_after(20):  # the call continues and becomes a task
                     while not (tasks := (await legacy.send("tasks/list"))["result"]["tasks"]):
                         await anyio.sleep(0.05)
                 assert ([task["status"] for task in tasks], await count(legacy, "cancelled")) == (["working"], 2)

@@ -45,7 +45,7 @@ TRACE: Any = {
     "baggage": "tenant=blue",
 }
 SMALLEST_TOKENS, SMALLEST_BYTES = 50, 2048
-"""Of hop B; the other two allow more."""
+"""Result limits of gateway B; A and C allow more."""
 
 LINKS = [("modern", "legacy", "modern"), ("legacy", "modern", "legacy"), ("modern", "modern", "legacy")]
 """Eras of A to B, B to C, and C to the upstream."""
@@ -53,7 +53,7 @@ LINKS = [("modern", "legacy", "modern"), ("legacy", "modern", "legacy"), ("moder
 
 @dataclass(frozen=True)
 class Chain:
-    """The front of the row, and what the gateways are called."""
+    """The URL of the first gateway, and the names of the gateways."""
 
     url: str
     names: tuple[str, ...] = ("alpha", "beta", "gamma")

@@ -48,7 +48,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
 
 
 class Person:
-    """Answers a form by the types of its fields, once as many questions as expected are there."""
+    """Answers each form by the types of its fields, after `together` questions have arrived."""
 
     def __init__(self, *, together: int = 1, **answers: Any) -> None:
         self.asked: list[t.ElicitRequestFormParams] = []
@@ -163,7 +163,7 @@ async def test_open_questions_of_a_task_are_listed_and_answered_in_it(served: Se
 
 
 async def waiting(served: Served, count: int) -> dict[str, str]:
-    """The ids of what waits, by the names of the fields wanted, once there are so many."""
+    """Wait until `count` questions are open, and return their ids by the names of their form fields."""
     records = Records(StateFolder(served.folder / "gateway-state"), audit_days=1)
     try:
         with anyio.fail_after(20):

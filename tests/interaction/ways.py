@@ -71,7 +71,7 @@ def cells() -> list[Way]:
 
 @dataclass
 class Heard:
-    """Notifications and requests that the client received beside its results."""
+    """Notifications and requests that the client received in addition to its results."""
 
     logs: list[Any] = field(default_factory=lambda: list[Any]())
     asked: list[Any] = field(default_factory=lambda: list[Any]())

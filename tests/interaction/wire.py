@@ -29,12 +29,12 @@ class Wire(Protocol):
     """A connected client that sends requests and returns their responses."""
 
     async def send(self, method: str, **params: Any) -> dict[str, Any]:
-        """The whole answer: `result` or `error`."""
+        """Send a request and return its whole response, which has `result` or `error`."""
         ...
 
 
 def modern_params(params: dict[str, Any], *, tasks: bool, capabilities: dict[str, Any]) -> dict[str, Any]:
-    """With what a 2026 request carries."""
+    """Return `params` with the `_meta` keys that every 2026 request has."""
     extension: dict[str, Any] = {"extensions": {EXTENSION: {}}} if tasks else {}
     declared: dict[str, Any] = {**capabilities, **extension}
     meta: dict[str, Any] = {f"{OURS}/protocolVersion": "2026-07-28", f"{OURS}/clientCapabilities": declared, **params.pop("_meta", {})}
@@ -43,7 +43,7 @@ def modern_params(params: dict[str, Any], *, tasks: bool, capabilities: dict[str
 
 @dataclass
 class HttpWire:
-    """Over HTTP; `tasks` is whether its requests declare the extension (2026)."""
+    """A client over HTTP. `tasks` is whether its 2026 requests declare the tasks extension."""
 
     http: httpx2.AsyncClient
     url: str
@@ -53,7 +53,7 @@ class HttpWire:
     headers: dict[str, str]
 
     async def send(self, method: str, **params: Any) -> dict[str, Any]:
-        """One POST; notifications before the answer are passed over."""
+        """Send a POST request and return the response; notifications before the response are ignored."""
         headers = {"Accept": "application/json, text/event-stream", **self.headers}
         if self.era == "modern":
             name = params.get("name") or params.get("taskId") or params.get("uri")
@@ -84,7 +84,7 @@ async def over_http(
 
 
 class StdioWire:
-    """Over the pipes of a gateway that it started; one request at a time."""
+    """A client over the pipes of a gateway process; it sends one request at a time."""
 
     def __init__(self, process: anyio.abc.Process, era: Era, *, tasks: bool) -> None:
         assert process.stdin is not None and process.stdout is not None
@@ -95,11 +95,11 @@ class StdioWire:
         self._last = 0
 
     async def write(self, message: dict[str, Any]) -> None:
-        """One line."""
+        """Write a message as one line."""
         await self._in.send(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
 
     async def send(self, method: str, **params: Any) -> dict[str, Any]:
-        """One request."""
+        """Send a request and return its response."""
         self._last += 1
         if self._era == "modern":
             params = modern_params(params, tasks=self._tasks, capabilities=ELICITS)

@@ -30,19 +30,19 @@ EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 SEED = 20
 SAMPLE = 300
 MAX_TEST_SECONDS = 30.0
-"""Time of the tests that one mutant is given, as measured without a mutant; the fastest tests come first."""
+"""Maximum total time, measured without a mutant, of the tests that run for one mutant. The fastest tests are chosen first."""
 
 SKIPPED = "not interop and not conformance and not browser and not faults and not soak and not attacks and not postgres"
 
 
 @dataclass(frozen=True)
 class Package:
-    """What is mutated, and the tests that may notice."""
+    """Files to mutate, and the tests that may detect the mutants."""
 
     files: tuple[str, ...]
     """Globs of the mutated files."""
     measured: tuple[str, ...]
-    """Tests of which each is given to the mutants of the lines that it runs in its own process."""
+    """Tests that are measured: each test runs for the mutants of the lines that it executes in its own process."""
     started: tuple[str, ...] = ()
     """Tests that start gateways, for lines that no measured test runs."""
 
@@ -136,7 +136,7 @@ def equivalents() -> dict[tuple[str, str, str, str, str], str]:
 
 
 def key_of(mutant: Mutant) -> tuple[str, str, str, str, str]:
-    """By what a mutant is named among the equivalents."""
+    """Return the key of a mutant in the list of equivalents."""
     return mutant.module, mutant.function, mutant.operator, mutant.text, mutant.now
 
 
@@ -164,11 +164,11 @@ def run(name: str, sample: Sequence[Mutant], results: Path, given: argparse.Name
 
 @dataclass
 class Measured:
-    """What tests did without a mutant. Those that failed or were skipped are left out."""
+    """Duration and executed lines of tests without a mutant. Failed and skipped tests are left out."""
 
     seconds: dict[str, float]
     lines: dict[str, dict[str, list[str]]]
-    """By file and line: the tests that run it."""
+    """The tests that run a line, by file and line number."""
 
 
 def measure(tree: Path, files: Sequence[str], tests: Sequence[str], *, again: bool) -> Measured:

@@ -38,7 +38,7 @@ ARITHMETIC: dict[type[ast.operator], tuple[str, str]] = {
 LOGGERS = ("logger", "logging", "log", "warnings")
 
 Place = tuple[int, int]
-"""Bytes of a source file: first, and the one after the last."""
+"""A range of bytes in a source file: the first byte, and the byte after the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Mutant:
     place: Place
     replacement: str
     number: int = 0
-    """Counts mutants of a module that read alike."""
+    """Distinguishes mutants of a module whose other fields are equal."""
 
     @property
     def id(self) -> str:

@@ -24,10 +24,10 @@ PLAN = "MUTANTS_PLAN"
 """Environment: the file that says what the session does (`__main__`)."""
 
 MARK = "MUTANTS_RUN"
-"""Environment of a mutant's tests and of all that they start: which mutant it is."""
+"""Environment variable with the mutant's id, set for a mutant's tests and for the processes that they start."""
 
 GRACE_SECONDS = 30.0
-"""Beyond the time that tests took without a mutant, times `SLOWER`."""
+"""Seconds added to the time limit of a mutant's tests, which is their time without a mutant times `SLOWER`."""
 
 SLOWER = 6.0
 """How much slower the machine may be than it was when the times were measured."""
@@ -138,7 +138,7 @@ class Measure:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        """One test is one context."""
+        """Record the lines and the duration of one test; each test is one coverage context."""
         self._coverage.switch_context(item.nodeid)
         began = time.monotonic()
         result = yield
@@ -146,7 +146,7 @@ class Measure:
         return result
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A test that fails or is skipped without a mutant says nothing about one."""
+        """Leave out a test that fails or is skipped without a mutant, because it cannot detect a mutant."""
         if report.failed or report.skipped:
             self._failed.add(report.nodeid)
 

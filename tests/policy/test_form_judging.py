@@ -23,8 +23,8 @@ LARGEST_LANGUAGES = {"en", "zh", "hi", "es", "fr", "ar", "bn", "pt", "ru", "ur"}
 
 KNOWN_TO_PASS = {
     "Without your password the sync cannot go on.",  # "continue without your password?" is an ordinary question
-    "Leave empty to keep the current password",  # the name of such a field says what it is
-    "Authorization: Bearer ...",  # a header that is written down as often as asked for
+    "Leave empty to keep the current password",  # the field's name reveals that the field is secret
+    "Authorization: Bearer ...",  # such a header is documented as often as it is requested
 }
 """Texts that ask for a secret and are not refused, with the reason."""
 

@@ -48,7 +48,7 @@ def test_version_left_to_the_registry_is_named(line: str, named: str) -> None:
     [
         "npx -y some-server@1.2.3",
         "npx -y @scope/some-server@1.2.3-beta.1 some-argument@latest",
-        "npx some-server",  # what is installed here
+        "npx some-server",  # runs the installed version
         "npx -y ./server",
         "npx -y https://example.com/server.tgz",
         "npm run some-server@latest",

@@ -68,7 +68,7 @@ def test_references_are_not_fetched() -> None:
         port = listener.getsockname()[1]
         for ref in (f"http://127.0.0.1:{port}/s.json", "file:///etc/hostname"):
             assert "not fetched" in reason({"properties": {"a": {"$ref": ref}}}, {"a": 1})
-        with pytest.raises(BlockingIOError):  # nobody is waiting to be accepted
+        with pytest.raises(BlockingIOError):  # no connection was made
             listener.accept()
 
 

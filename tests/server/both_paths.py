@@ -98,7 +98,7 @@ class Echo:
         try:
             await anyio.sleep(self.seconds)
         except anyio.get_cancelled_exc_class():
-            with anyio.CancelScope(shield=True):  # the time in which a server would receive the cancellation
+            with anyio.CancelScope(shield=True):  # the time that a server needs to receive the cancellation
                 await anyio.sleep(0.02)
             self.cancelled.set()
             raise
@@ -109,7 +109,7 @@ class Echo:
 
 
 class Remote:
-    """A source with tools of its own."""
+    """A source that serves the given tools."""
 
     def __init__(self, id: str, tools: Sequence[Tool]) -> None:
         self.id = id
@@ -119,11 +119,11 @@ class Remote:
         return self._tools
 
     def subscribe(self, on_change: OnChange) -> None:
-        """Nothing changes here."""
+        """Do nothing, because the lists never change."""
 
 
 class Setup:
-    """One gateway with four doors."""
+    """One gateway with four entry points, of which three use the fast path."""
 
     wired: Wired
     kept: Kept
@@ -152,7 +152,7 @@ class Setup:
         self.direct = KeyGate(direct, keys, places, settings, self.server.usages, requires_key=False, fast_path=direct)
 
     def take(self, head: Head, body: bytes) -> Any:
-        """The short cut, counted where it leads to something."""
+        """Offer a request to the fast path, and count the requests that the fast path accepts."""
         begun = self.direct.take(head, body)
         self.taken += begun is not None
         return begun
@@ -171,7 +171,7 @@ async def standing(folder: Path) -> AsyncGenerator[Setup]:
 
 @dataclass
 class Reply:
-    """What a client gets."""
+    """The response that a client receives."""
 
     status: int = 0
     kind: str = ""
@@ -192,7 +192,7 @@ async def post(
     method: str = "POST",
     hearing: Callable[[Any], None] | None = None,
 ) -> Reply:
-    """One request as a server hands it over; the client leaves when `leaving` says so. `hearing` gets a question on the way."""
+    """Send one ASGI request. The client disconnects when `leaving` returns; `hearing` receives elicitation requests."""
     named = [*lines, *([] if any(n == "host" for n, _ in lines) else [("host", "127.0.0.1")]), ("content-length", str(len(body)))]
     scope: dict[str, Any] = {"type": "http", "method": method, "path": "/mcp", "raw_path": b"/mcp", "query_string": b"", "root_path": ""}
     scope |= {"http_version": "1.1", "scheme": "http", "server": ("127.0.0.1", 80), "client": ("127.0.0.1", 1)}
@@ -235,7 +235,7 @@ def heads(name: str = "echo") -> dict[str, str]:
 
 
 def told(reply: Reply) -> Any:
-    """What a client reads: status, type, and the message without what is random in it; in a session both types say the same."""
+    """Return a reply's status, type and message without random values. In a session JSON and SSE count as the same type."""
     kind = "a message" if reply.session else reply.kind
     try:
         [message] = messages(reply)
@@ -247,7 +247,7 @@ def told(reply: Reply) -> Any:
 
 
 def messages(reply: Reply) -> list[Any]:
-    """The messages in an answer."""
+    """Return the messages in a response."""
     if not reply.kind.startswith("text/event-stream"):
         return [json.loads(reply.body)]
     lines = [line.removeprefix(b"data:").strip() for line in reply.body.split(b"\r\n") if line.startswith(b"data:")]
@@ -262,15 +262,15 @@ def is_json(body: bytes) -> bool:
 
 
 def happened(events: RecordedEvents, since: int) -> list[Any]:
-    """What was recorded, without times."""
+    """Return the events since index `since`, without durations."""
     recorded = events.recent()[since:]
     return [(e.kind, e.source, e.name, e.principal, {k: v for k, v in e.fields.items() if k != "milliseconds"}) for e in recorded]
 
 
 async def same(setup: Setup, headers: Lines, body: bytes, *, direct: bool | None = None, door: ASGIApp | None = None) -> Any:
-    """Send a message by both paths and compare all that shows; `direct` says whether the SDK may see the first.
+    """Send a message on both paths and compare the results; `direct` is whether the fast path must serve the first request.
 
-    The doors of the direct path take turns, unless `direct` or a `door` is given.
+    The entry points of the fast path are used in turn, unless `direct` or `door` is given.
     """
     lines = list(headers.items()) if isinstance(headers, Mapping) else list(headers)
     seen: list[Any] = []
@@ -296,7 +296,7 @@ VALUES: list[Any] = [*NUMBERS, "", "é", "\U0001f600", "x" * 30, "evil", [], [No
 
 
 def bodies(chance: random.Random) -> list[bytes]:
-    """Requests with one or more things odd in them, well formed and not."""
+    """Return request bodies, well formed and malformed, with one or more unusual parts."""
     given = [request({"text": v, "n": w, "extra": v}) for v in VALUES for w in VALUES[:3]]
     made = [json.dumps(message, ensure_ascii=escaped).encode() for message in given for escaped in (True, False)]
     for key in ("jsonrpc", "id", "method", "params"):
@@ -341,7 +341,7 @@ def old_request(arguments: Any = None, *, name: str = "echo", number: Any = 1, *
 
 
 async def open_session(setup: Setup, version: str = SESSION, more: Mapping[str, str] | None = None) -> str:
-    """A session that the SDK has served a request of; `more` are headers of its requests."""
+    """Open a 2025 session on the SDK path, send a request in it, and return its id. `more` are headers of the requests."""
     hello: dict[str, Any] = {"protocolVersion": version, "capabilities": {"elicitation": {}}, "clientInfo": {"name": "old", "version": "1"}}
     opening: dict[str, Any] = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello}
     session = (await post(setup.longer, [*old_heads().items(), *(more or {}).items()], json.dumps(opening).encode())).session

@@ -68,7 +68,7 @@ FAILURES: list[tuple[Exception, str, int, bool]] = [
 
 
 class FailingEvents(EventStream):
-    """Fails the gate of each call with an exception, before any code that converts exceptions of tools."""
+    """An event stream that raises `error` when the gate reports a call's start, so the exception does not come from the tool."""
 
     error: Exception
 
@@ -78,7 +78,7 @@ class FailingEvents(EventStream):
 
 
 class Agents:
-    """The agents of an AG-UI route, of which each tool is the given one."""
+    """The agents of an AG-UI route; each agent calls the given tool."""
 
     def __init__(self, tool: Tool) -> None:
         self._tool = tool

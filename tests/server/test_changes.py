@@ -59,7 +59,7 @@ def said(method: str, params: dict[str, Any], id_: int | None = None) -> Session
 
 @asynccontextmanager
 async def client_that_reads_nothing_more(server: GatewayServer) -> AsyncGenerator[None]:
-    """A 2025 client that makes its handshake and then takes nothing from its connection."""
+    """Connect a 2025 client that completes the handshake and then stops reading from its connection."""
     async with create_client_server_memory_streams() as (ours, theirs), anyio.create_task_group() as tasks:
         read, write = ours
         tasks.start_soon(server.mcp.run, theirs[0], theirs[1], server.mcp.create_initialization_options())
@@ -87,7 +87,7 @@ async def test_client_without_subscription_is_notified_of_changes() -> None:
 
 
 async def test_client_that_reads_nothing_delays_no_other_notification(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "SEND_SECONDS", 100)  # nobody is given up in this test
+    monkeypatch.setattr(changes, "SEND_SECONDS", 100)  # in this test no notification times out
     catalog = ToldCatalog([], GateServices(EventStream()), name_budget=64, settled=settled)
     heard: list[Any] = []
 
@@ -106,7 +106,7 @@ async def test_client_that_reads_nothing_delays_no_other_notification(monkeypatc
 async def test_new_listener_gets_only_later_changes_on_each_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = ToldCatalog([], GateServices(EventStream()), name_budget=64, settled=settled)
     async with serving(catalog) as server, Client(server.mcp, mode="2026-07-28") as client:
-        catalog.change("tools")  # it listed before, and listens after
+        catalog.change("tools")  # before the client opens its listen stream
         for _ in range(2):
             with anyio.fail_after(20):
                 async with client.listen(tools_list_changed=True, prompts_list_changed=True) as events:

@@ -1,4 +1,4 @@
-"""Client differences are data: who cannot take a block gets it in a form it can."""
+"""Limits of clients: a content block that a client does not support is converted to a supported form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The facts of a call as the direct path has them, which are those of the path past which it leads."""
+"""The facts of a call are the same on the fast path and on the SDK path."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ METAS: list[dict[str, Any]] = [{}, {"x/y": 1}, {"x/y": {"z": None}, "io.modelcon
 
 
 class Nobody:
-    """A channel that nobody listens on."""
+    """A notification channel that discards everything."""
 
     async def notify(self, method: str, params: object) -> None:
-        """Dropped."""
+        """Discard the notification."""
 
 
 async def _closed(session: LegacySession) -> None:
-    """Nothing is kept of a session."""
+    """Do nothing when a session closes."""
 
 
 @pytest.fixture

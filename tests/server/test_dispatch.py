@@ -1,4 +1,4 @@
-"""One client over lines reads the same whether its plain questions are answered without the SDK or by it."""
+"""A client over stdio reads the same responses whether the fast path or the SDK answers its requests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def lines_of(messages: Sequence[Any]) -> list[bytes]:
 
 
 class Paper:
-    """The output of a server, and its input: each line of a script is sent after the response to the one before."""
+    """Records the messages that a server writes, and waits until a given number has been written."""
 
     def __init__(self) -> None:
         self.said: list[Any] = []
@@ -48,7 +48,7 @@ class Paper:
         self._wake.set()
 
     async def flush(self) -> None:
-        """Nothing waits."""
+        """Do nothing, because nothing is buffered."""
 
     async def until(self, count: int) -> None:
         while len(self.said) < count:
@@ -57,7 +57,7 @@ class Paper:
 
 
 async def without(setup: Setup, lines: Sequence[bytes], answers: int) -> list[Any]:
-    """Return the messages that the SDK path sends to the client."""
+    """Return the messages that `LineDispatch` sends to the client, which serves a request on the fast path if possible."""
     paper = Paper()
     async with setup.server, anyio.create_task_group() as tasks:
         talk = LineDispatch(setup.server, paper.write, tasks)
@@ -70,7 +70,7 @@ async def without(setup: Setup, lines: Sequence[bytes], answers: int) -> list[An
 
 
 async def by_sdk(setup: Setup, lines: Sequence[bytes], answers: int) -> list[Any]:
-    """The same by the SDK alone."""
+    """Return the messages that the SDK sends if it handles every line without the fast path."""
     paper = Paper()
     send, receive = anyio.create_memory_object_stream[str]()
     files = cast("anyio.AsyncFile[str]", _Text(receive)), cast("anyio.AsyncFile[str]", paper)
@@ -98,7 +98,7 @@ class _Text:
 
 
 async def same(folder: Path, messages: Sequence[Any], answers: int, set_up: Callable[[Setup], None] = lambda _: None) -> list[Any]:
-    """Tell both and compare what they say, in any order."""
+    """Send the messages on the SDK path and on the fast path, and compare the responses regardless of their order."""
     lines = lines_of(messages)
     told: list[list[str]] = []
     said: list[Any] = []
@@ -271,7 +271,7 @@ async def test_call_of_a_disconnected_client_is_cancelled(tmp_path: Path, monkey
         async with setup.server, anyio.create_task_group() as tasks:
             talk = LineDispatch(setup.server, paper.write, tasks)
             tasks.start_soon(talk.take, json.dumps(call("x")).encode())
-            while not setup.echo.calls:  # what has not begun has nobody to tell
+            while not setup.echo.calls:  # wait until the call has reached the tool, because a call that did not start is not cancelled
                 await anyio.lowlevel.checkpoint()
             if way == "taken back":
                 await talk.take(json.dumps({**READY, "method": "notifications/cancelled", "params": {"requestId": "x"}}).encode())

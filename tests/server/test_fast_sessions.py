@@ -1,4 +1,4 @@
-"""2025 sessions without the SDK against those with it: the same to a client, before, while and after one moves."""
+"""2025 sessions on the fast path look the same to a client as on the SDK path, also during and after a move to the SDK path."""
 
 from __future__ import annotations
 
@@ -86,12 +86,12 @@ def messages(answer: httpx2.Response) -> list[Any]:
 
 
 def told(answer: httpx2.Response) -> Any:
-    """What a client reads of an answer, whichever of the two types it has."""
+    """Return the parts of a response that a client reads: status, presence of a session id, and messages. JSON and SSE give the same."""
     return answer.status_code, "mcp-session-id" in answer.headers, messages(answer)
 
 
 class Session:
-    """A client's."""
+    """A 2025 session of a client."""
 
     def __init__(self, door: Door, wire_id: str) -> None:
         self.door = door
@@ -102,7 +102,7 @@ class Session:
         return await self.door.post(message, {**self.headers, **headers})
 
     async def is_on_fast_path(self) -> bool:
-        """The SDK answers as a stream."""
+        """Return whether the fast path serves the session: it responds to `ping` with JSON, the SDK with an event stream."""
         return (await self.send("ping")).headers["content-type"] == "application/json"
 
 
@@ -122,7 +122,7 @@ class ListenStreams:
         self._parts = answer.aiter_text()
 
     async def until(self, wanted: str) -> str:
-        """What came, up to some text."""
+        """Read the stream until it contains `wanted`, and return all text so far."""
         while wanted not in self.text:
             self.text += await anext(self._parts)
         return self.text
@@ -147,7 +147,7 @@ HOSTS: Any = [
     {"roots": {"listChanged": True}},
     {"roots": {"listChanged": True}, "sampling": {"tools": {}}, "elicitation": {"form": {}, "url": {}}, "tasks": {"list": {}}},
 ]
-"""What Claude Code, Codex, Cursor, Gemini CLI and VS Code declare."""
+"""Client capabilities that Claude Code, Codex, Cursor, Gemini CLI and VS Code declare."""
 HELLOS: list[Any] = [
     hello(),
     *(hello(protocolVersion=version) for version in ("2024-11-05", "2025-03-26", "2025-06-18", "2026-07-28", "1999-01-01", "", 1, None)),
@@ -342,7 +342,7 @@ WAYS: list[Callable[[Session], Any]] = [
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 async def test_session_moved_to_sdk_path_keeps_calls_streams_and_state(tmp_path: Path, way: Callable[[Session], Any]) -> None:
-    """A call is under way and a stream is open while it moves; both go on, and all of its state is there afterwards."""
+    """The session moves while a call is in flight and a stream is open: both continue, and the session keeps its state."""
     async with standing(tmp_path, "auto") as door:
         session = await opened(door)
         await session.send("logging/setLevel", {"level": "warning"})
@@ -366,7 +366,7 @@ async def test_session_moved_to_sdk_path_keeps_calls_streams_and_state(tmp_path:
             door.catalog.change("resources")
             heard = of_stream(await get.until("resources/list_changed"))
             assert [m["method"].split("/")[1] for m in heard] == ["prompts", "resources"]
-            door.echo.says = ("info", "error")  # the level is remembered
+            door.echo.says = ("info", "error")  # the session keeps its log level
             said = messages(await session.send("tools/call", {"name": "echo", "arguments": {}}, number=78))
             assert [m.get("params", {}).get("level") for m in said] == ["error", None]
         assert [(m["id"], m["result"]["content"]) for m in answers] == [(77, [TEXT])]
@@ -455,7 +455,7 @@ async def starve(seconds: float) -> None:
 
 @pytest.mark.fault(33)
 async def test_starved_gateway_keeps_moving_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The timeout of a move passes many times over, but only because no code of this process gets to run."""
+    """The event loop is blocked for much longer than the timeout of a move, which must not fail the move."""
     async with standing(tmp_path, "auto") as door, listening(session := await opened(door)) as stream:
         await (await opened(door)).send("prompts/get", {"name": "none"})  # loads the SDK
         assert await session.is_on_fast_path()

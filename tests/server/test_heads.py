@@ -1,4 +1,4 @@
-"""Requests on one connection whose heads are nearly alike, by the direct path and the SDK's: nothing is taken over that must not be."""
+"""Requests on one connection with similar heads: both paths judge each request only by its own head."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.server.both_paths import META, TEXT, VERSION, heads, request, same, s
 
 
 async def test_each_request_of_a_connection_is_judged_by_its_own_head(tmp_path: Path) -> None:
-    """Heads and bodies that are nearly those of the last requests, whose every part was in order in one of them."""
+    """Each head and body differs a little from earlier requests on the connection; each of its parts was valid in one of them."""
     chance = random.Random(11)
     pick = chance.choice
     tracing: list[Any] = [{}, {}, {"traceparent": "00-1"}, {"traceparent": "00-2", "x/y": 1}, {"x/y": True}]

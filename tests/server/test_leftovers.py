@@ -84,7 +84,7 @@ async def test_closed_connection_leaves_nothing_for_the_garbage_collector(tmp_pa
         gc.disable()
         known = connections()
         try:
-            for headers in (lines, [*lines, ("x-odd", "1"), ("x-odd", "2")]):  # by the short cut, and past it
+            for headers in (lines, [*lines, ("x-odd", "1"), ("x-odd", "2")]):  # on the connection's fast path, and not on it
                 await post(setup.wired, headers, body)
             with anyio.fail_after(20):
                 while connections() - known:

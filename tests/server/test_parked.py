@@ -157,7 +157,7 @@ async def test_parked_work_that_ends_keeps_its_result_for_the_retry() -> None:
     ended = anyio.Event()
 
     async def work(ctx: CallContext) -> ToolOutcome:
-        with anyio.move_on_after(0.3):  # a server that gives up waiting on its own
+        with anyio.move_on_after(0.3):  # like a server that stops waiting before the gateway's deadline
             await ctx.ask(FORM)
         ended.set()
         return Complete.text("did without")

@@ -36,7 +36,7 @@ async def test_plain_request_gets_the_sdks_response_without_the_sdk(tmp_path: Pa
 
 async def test_plain_requests_create_no_sdk_objects(tmp_path: Path) -> None:
     async with standing(tmp_path) as setup:
-        setup.longer = setup.direct  # nobody asks the other path
+        setup.longer = setup.direct  # the SDK path receives no request
         for method in METHODS:
             await same(setup, heads(method), json.dumps(ask(method)).encode(), direct=None)
         assert not setup.server.has_sdk

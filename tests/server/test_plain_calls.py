@@ -1,6 +1,6 @@
-"""The direct path against the SDK's: the same messages go to both, and nobody can tell which one answered.
+"""The fast path and the SDK path receive the same messages and must send the same responses.
 
-The direct path has two doors: as an application, and as the short cut of the connection that reads the request, be it its first or not.
+The fast path has two entry points: an ASGI application, and a function that the connection calls for its first or a later request.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ async def test_each_outcome_of_a_call_reads_the_same_by_both_paths(tmp_path: Pat
 
 
 def fields(chance: random.Random) -> list[list[tuple[str, str]]]:
-    """Header lines with one thing odd in them."""
+    """Return lists of header lines, each with one unusual line."""
     usual = list(heads().items())
     picked = chance.sample
     made = [[line for line in usual if line[0] != name] for name, _ in usual]

@@ -76,7 +76,7 @@ def opened(url: str) -> dict[str, str]:
 
 
 def events_of(url: str, headers: dict[str, str], text: str) -> list[str]:
-    """The event ids of a call's stream, whose request id is 7 in every session."""
+    """Make a call with request id 7 and return the event ids of its stream."""
     call = {"name": "up__echo", "arguments": {"text": text}, "_meta": {"progressToken": "t"}}
     answer = httpx2.post(url, headers=headers, json={"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": call})
     assert text in answer.text

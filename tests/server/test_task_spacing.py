@@ -36,7 +36,7 @@ async def test_burst_of_task_changes_is_limited_and_its_end_always_sent(tmp_path
         told.append((anyio.current_time(), str(state["status"])))
 
     answered = 0
-    nobody: Any = None  # neither tools nor clients are asked here
+    nobody: Any = None  # `follow` uses neither tools nor clients
     async with running(tmp_path, call) as runner, anyio.create_task_group() as tasks:
         handler = TaskHandler(nobody, bytes(32))
         handler.run_with(runner)

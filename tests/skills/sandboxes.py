@@ -20,7 +20,7 @@ SMALL = Limits(seconds=10, output_bytes=2048, memory_bytes=256 * 1024 * 1024, fi
 Kind = Literal["own root", "no landlock", "no mounts", "no namespaces", "wrapper"]
 KINDS: tuple[Kind, ...] = ("own root", "no landlock", "no mounts", "no namespaces", "wrapper")
 HIDES_NAMES: tuple[Kind, ...] = ("own root", "no landlock", "wrapper")
-"""Kinds in which a script cannot even ask for attributes of files outside."""
+"""Kinds of sandboxes in which a script cannot even read the attributes of files outside."""
 
 _LANDLOCK = "landlock_create_ruleset"
 _REFUSED: dict[Kind, tuple[str, ...]] = {
@@ -34,7 +34,7 @@ _NEEDED: dict[Kind, Sequence[str]] = {
     **dict.fromkeys(("own root", "no landlock", "no mounts"), ("unshare", "--user", "--map-root-user", "--mount", "true")),
     "wrapper": ("bwrap", "--unshare-all", "--ro-bind", "/", "/", "true"),
 }
-"""A command that works if the machine can do what this kind takes."""
+"""For each kind, a command that succeeds only if the machine supports the kind."""
 
 _FILTER = """
 import ctypes, json, os, struct, sys

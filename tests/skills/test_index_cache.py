@@ -24,7 +24,7 @@ def aged(root: Path) -> None:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The files whose content was read for the index."""
+    """Return a list that records each file whose content is read for the index."""
     seen: list[str] = []
 
     def watched(root: str, segments: tuple[str, ...], max_bytes: int = MAX_SKILL_BYTES) -> tuple[bytes, Stamp]:

@@ -18,7 +18,7 @@ def question(key: Any = None, **params: Any) -> JsonObject:
 
 
 class Answers:
-    """A client that answers what it is asked."""
+    """A client that answers requests for input."""
 
     def __init__(self) -> None:
         self.asked: list[JsonObject] = []

@@ -41,7 +41,7 @@ async def ended(runner: TaskRunner, task: Task) -> Task:
 
 
 async def taken_up(runner: TaskRunner, number: int = 0) -> Task:
-    """The caller's task with this number, once this runner has it or has ended it."""
+    """Wait until this runner runs or has ended the caller's task at index `number`, and return the task."""
     with anyio.fail_after(10):
         while True:
             task = (await runner.all_of("local"))[number]
@@ -87,7 +87,7 @@ def asking(journal: Journal, death: str | None) -> CallTool:
 
 
 class Gate:
-    """A call that runs until it is let go, and counts how many do at once."""
+    """A call that runs until `open`, and counts how many calls run at the same time."""
 
     def __init__(self) -> None:
         self.began: list[str] = []

@@ -25,7 +25,7 @@ from gateway.tasks.task_executor import CallTool
 LEASE_SECONDS = 0.5
 
 STEADY_LEASE_SECONDS = 6.0
-"""For tests without deaths, so that a short pause of the machine does not count as one."""
+"""Lease of tests in which no process dies, so that a short pause of the machine does not count as a death."""
 
 
 FORK_SECONDS = 5.0

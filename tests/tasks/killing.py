@@ -49,7 +49,7 @@ class Fuse:
     events: int = 0
 
     def event(self) -> None:
-        """Something happened."""
+        """Count an event, and kill the process if its number is `kill_at`."""
         self.events += 1
         if self.events == self.kill_at:
             die()
@@ -77,15 +77,15 @@ class Ledger:
 
 
 def tools(ledger: Ledger, fuse: Fuse, act: JsonObject, records: Records | None = None) -> ScriptedToolBox:
-    """`t/act` has an effect that is not to be repeated unasked, `t/look` one that may be, `t/pay` needs an approval for each call.
+    """Return three tools: `t/act` must not be repeated unless a person decides so, `t/look` may be, `t/pay` needs approval for each call.
 
-    `act` is the policy of the first. `records` is where approvals wait that the client cannot be asked for.
+    `act` is the policy of `t/act`. Approvals wait in `records` if the client does not support elicitation.
     """
     events = EventStream()
     events.subscribe(lambda event: ledger.decisions.write(event.kind) if event.kind.startswith("approval.") else None)
 
     async def effect(x: str, ctx: CallContext) -> str:
-        """Leaves a line."""
+        """Writes a line to the ledger."""
         fuse.event()
         ledger.effects.write(f"{str(ctx.facts.meta[IDEMPOTENCY_KEY]).partition(':')[2]} {x}")
         fuse.event()
@@ -106,7 +106,7 @@ Work = Callable[[Ledger, Fuse], CallTool]
 
 
 def in_file(form: Mapping[str, object], act: JsonObject | None = None, records: Records | None = None) -> Work:
-    """A call of the workflow file `form`; `act` and `records` as for `tools`."""
+    """Return the call of the workflow file `form`; `act` and `records` are the parameters of `tools`."""
 
     def make(ledger: Ledger, fuse: Fuse) -> CallTool:
         async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
@@ -120,7 +120,7 @@ def in_file(form: Mapping[str, object], act: JsonObject | None = None, records: 
 
 
 def in_code(build: Callable[[ScriptedToolBox, Fuse], Any]) -> Work:
-    """A call of the workflow that `build` makes in each process; its tools are those of the box."""
+    """Return the call of the workflow that `build` makes in each process from the tool box and the fuse."""
 
     def make(ledger: Ledger, fuse: Fuse) -> CallTool:
         async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
@@ -142,7 +142,7 @@ async def called(tool: WorkflowTool, ctx: CallContext) -> Complete:
 
 
 def answer_to(item: JsonObject, decide: Callable[[], str]) -> JsonObject:
-    """The person's answer to a stored question: its own durable key, `decide()` to an approval, `retry` to a step in doubt."""
+    """Return the answer to a stored question: `decide()` for an approval, `retry` for a step in doubt, else its own durable key."""
     fields = item["request"]["params"]["requestedSchema"]["properties"]
     said = {"outcome": "retry", **({"decision": decide()} if "decision" in fields else {})}
     return {"action": "accept", "content": {name: said.get(name, f"A {item.get('step')}") for name in fields}}
@@ -150,10 +150,10 @@ def answer_to(item: JsonObject, decide: Callable[[], str]) -> JsonObject:
 
 @dataclass(frozen=True)
 class Person:
-    """How the person answers."""
+    """The order, delay and decisions of the person's answers."""
 
     last_first: bool = False
-    """The latest question first."""
+    """Whether the person answers the latest question first."""
     patience: float = 0.0
     """Seconds before each answer."""
     decide: Callable[[], str] = lambda: "approve"
@@ -181,7 +181,7 @@ async def answer_all(runner: TaskRunner, task: Task, ledger: Ledger, fuse: Fuse,
 
 
 async def answer_while_down(folder: Path, url: str | None, ledger: Ledger) -> None:
-    """Answer what the task asks while no process runs it."""
+    """Answer the task's open questions while no process runs the task."""
     records = Records(StateFolder(folder), audit_days=1, url=url)
     try:
         rows = await records.tasks()
@@ -205,7 +205,7 @@ class Ended:
 
     @property
     def texts(self) -> list[str]:
-        """The texts of its result, in no particular order: outputs of one round come in any."""
+        """The texts of the result, sorted, because outputs of one round may come in any order."""
         assert self.task.result is not None, self.task.error
         return sorted(str(block["text"]) for block in self.task.result["content"])
 

@@ -47,7 +47,7 @@ def seen() -> str:
 
 
 class DyingAfter:
-    """An agent whose process dies when it is done, before its result is sent."""
+    """A tool that runs an agent and kills the process before it returns the agent's result."""
 
     records_steps = True
 
@@ -63,7 +63,7 @@ class DyingAfter:
 
 @asynccontextmanager
 async def agents(folder: Path, model: str, look: Callable[[], str], *, dies: bool = False) -> AsyncGenerator[TaskRunner]:
-    """A runner whose tasks are calls of the agents in the folder, which may look; `dies` kills the process when one has ended."""
+    """Run tasks that call the folder's agents, which have the tool `t/look`. If `dies`, the process is killed when an agent has ended."""
     records = Records(StateFolder(folder), audit_days=1)
     models = ModelResolver({"OPENAI_BASE_URL": model, "OPENAI_API_KEY": ""}, None)
     talks = Conversations(records, ConversationLimits(ttl_seconds=60, max_per_caller=9, wait_seconds=5))
@@ -141,7 +141,7 @@ async def test_session_turn_in_a_killed_task_is_stored_once(tmp_path: Path, mode
     async with agents(tmp_path, model.base_url, look=seen) as runner:
         task = await reached(runner, (await runner.all_of("local"))[1], "completed", "failed", "input_required")
         assert texts(task) == ["ok second", f"session_id: {ids.read_text()}"]
-        assert len(await model.requests()) == 3  # none that was answered is asked again
+        assert len(await model.requests()) == 3  # no answered model request is sent again
         third = await runner.start("helper", {"task": "third", "session_id": ids.read_text()}, ASKABLE)
         assert texts(await reached(runner, third, "completed"))[0] == "ok third"
     [(turns, held)] = rows(tmp_path, "SELECT turns, held_until FROM sessions")

@@ -21,10 +21,10 @@ from tests.tasks.test_gateways import requests, start_gateway, stop
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.fault(3)]
 SECONDS = 40
 LONG = pytest.mark.faults
-"""Marks what only the long targets run."""
+"""Marks tests that only `make faults` runs."""
 
 Choose = Callable[[str], dict[str, Any] | None]
-"""The content of the answer to a question of these words; `None` to leave it open."""
+"""Returns the content of the answer to a question with this text, or `None` to leave the question open."""
 
 
 @dataclass
@@ -33,10 +33,10 @@ class Person:
 
     wire: HttpWire
     asked: list[str] = field(default_factory=lambda: list[str]())
-    """The words of each question that was shown."""
+    """The text of each question that was shown."""
 
     async def start(self, name: str) -> str:
-        """Start a task; its id."""
+        """Start a task and return its id."""
         task: dict[str, Any] = {"task": {}} if self.wire.era == "legacy" else {}
         result = (await self.wire.send("tools/call", name=name, arguments={}, **task))["result"]
         return (result["task"] if self.wire.era == "legacy" else result)["taskId"]
@@ -65,7 +65,7 @@ class Person:
             await anyio.sleep(0.05)
 
     async def _legacy(self, task_id: str, choose: Choose) -> dict[str, Any]:
-        """The questions come on the open stream of `tasks/result`."""
+        """Answer the questions of a 2025 task, which arrive on the open stream of `tasks/result`."""
         headers = {"Accept": "application/json, text/event-stream", **self.wire.headers}
         body = {"jsonrpc": "2.0", "id": 7, "method": "tasks/result", "params": {"taskId": task_id}}
         async with self.wire.http.stream("POST", self.wire.url, headers=headers, json=body) as stream:
@@ -84,7 +84,7 @@ class Person:
 
 @asynccontextmanager
 async def person(folder: Path, config: dict[str, Any], era: Era) -> AsyncGenerator[tuple[Person, Callable[[], None]]]:
-    """A client of a gateway of its own, and what kills the gateway."""
+    """Start a gateway, and yield a client of the gateway and a function that kills the gateway."""
     process, url = start_gateway(folder, "gateway", config)
     try:
         async with over_http(url, era) as wire:
@@ -131,7 +131,7 @@ def has(path: Path, text: str) -> bool:
 
 
 async def begun(folder: Path, config: dict[str, Any], era: Era, tool: str, content: dict[str, str], *, until: tuple[Path, str]) -> str:
-    """The id of a task whose question was answered, and whose gateway was killed when a file had some text."""
+    """Start a task, answer its question, kill the gateway when the file in `until` contains the text, and return the task's id."""
     async with person(folder, config, era) as (ada, kill), anyio.create_task_group() as tasks:
         task_id = await ada.start(tool)
 
@@ -164,7 +164,7 @@ async def test_second_of_two_equal_questions_is_shown_after_a_kill(era: Era, tmp
 
 
 def asks(then: str = "") -> dict[str, Any]:
-    """An answer of the scripted server: it asks first, and then answers or hangs."""
+    """Return a script for a call: the server sends an elicitation first, and then returns the result or hangs."""
     schema = {"type": "object", "properties": {"name": {"type": "string"}}}
     request = {"method": "elicitation/create", "params": {"message": "Delete all?", "requestedSchema": schema}}
     return {"ask": request, "then": then, "result": {"content": [{"type": "text", "text": "deleted"}]}}

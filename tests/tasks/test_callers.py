@@ -66,7 +66,7 @@ class Work:
             self.answers[key or request["params"]["message"]] = await self.caller.ask(request, key)
 
     def answer(self, name: str, answer: JsonObject = YES) -> None:
-        """What the runner does with an answer."""
+        """Store the answer in the task's row, as the runner does."""
         self.task.row.asked[name]["answer"] = answer
         self.task.notify()
 

@@ -129,7 +129,7 @@ async def test_running_task_is_cancelled_from_a_terminal_and_can_resume(terminal
         code, row = await terminal.run("cancel", task.id)
         assert (code, row["status"]) == (0, "cancelled")
         assert (await terminal.run("cancel", task.id))[0] == 5
-    code, row = await terminal.run("retry", task.id)  # nobody runs it now
+    code, row = await terminal.run("retry", task.id)  # no process runs the task now
     assert (code, row["status"]) == (0, "working")
     async with running(tmp_path, three_steps(journal, [])) as runner:
         task = await runner.find(task.id, "ann")

@@ -37,7 +37,7 @@ FORM: JsonObject = {"mode": "form", "message": "Go on?", "requestedSchema": {"ty
 ASKS: JsonObject = {"method": "elicitation/create", "params": FORM}
 DEPLOYS = task_executor.MAX_DEATHS + 2
 FEW = 3
-"""Deaths that end a task in the quick tests."""
+"""Number of deaths that end a task in the quick tests."""
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def url(request: pytest.FixtureRequest) -> str | None:
 
 @pytest.fixture(params=[FEW, pytest.param(task_executor.MAX_DEATHS, marks=pytest.mark.faults)])
 def limit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Deaths that end a task."""
+    """Number of deaths that end a task."""
     monkeypatch.setattr(task_executor, "MAX_DEATHS", request.param)
     return request.param
 
@@ -70,7 +70,7 @@ async def asks(ctx: CallContext) -> None:
 
 
 async def works(ctx: CallContext) -> None:
-    """A step that goes on for ever, and may be repeated."""
+    """Run a repeatable step that never ends."""
 
     async def work(key: str) -> JsonValue:
         await anyio.sleep_forever()
@@ -80,7 +80,7 @@ async def works(ctx: CallContext) -> None:
 
 
 def call_of(*parts: Callable[[CallContext], Coroutine[Any, Any, None]], begun: Journal | None = None) -> CallTool:
-    """A call of these parts, side by side."""
+    """Return a call that runs these parts concurrently."""
 
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
         if begun is not None:
@@ -145,7 +145,7 @@ def killed(folder: Path, call: CallTool, url: str | None, *, when: Callable[[Tas
 
 
 async def is_asked(runner: TaskRunner, task: Task) -> None:
-    """This very process asks."""
+    """Wait until this process runs the task and the task has an open question."""
     with anyio.fail_after(30):
         while not task.is_here:
             await anyio.sleep(0.01)
@@ -201,7 +201,7 @@ def test_deaths_while_an_approval_waits_on_the_list_do_not_count(tmp_path: Path)
             await records.aclose()
 
     async def is_listed(runner: TaskRunner, task: Task) -> None:
-        """This very process waits for the list."""
+        """Wait until this process runs the task and the approval waits on the list."""
         with anyio.fail_after(30):
             while not (task.is_here and "waits up to" in task.message):
                 await anyio.sleep(0.02)
@@ -241,7 +241,7 @@ async def test_task_that_waits_for_a_person_outlives_twenty_deploys(tmp_path: Pa
                     await wire.send("tasks/update", taskId=task_id, inputResponses=answers)
                     assert (await until(wire, task_id, "completed", "failed"))["status"] == "completed"
                 else:
-                    await anyio.sleep(2)  # the gateway has taken the task up
+                    await anyio.sleep(2)  # the gateway has resumed the task
                     os.kill(process.pid, signal.SIGTERM)
                     with anyio.fail_after(30):
                         while process.poll() is None:

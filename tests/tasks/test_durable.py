@@ -218,7 +218,7 @@ async def test_cancellation_by_another_process_reaches_a_writing_owner(url: str 
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Any:
         begun.set()
         await cancelled.wait()
-        return await waiting([])(tool, arguments, ctx)  # which writes what it asks, with a time of its own
+        return await waiting([])(tool, arguments, ctx)  # which stores its question with a new time
 
     async with steady(tmp_path, call, url=url) as one:
         task = await one.start("first", {}, CTX)
@@ -261,7 +261,7 @@ async def test_process_that_lost_a_task_stops_working_on_it(tmp_path: Path) -> N
 
         async def work(key: str) -> JsonValue:
             journal.write("first")
-            await anyio.to_thread.run_sync(steal)  # the runner may hold the file until it goes on
+            await anyio.to_thread.run_sync(steal)  # in a thread, because the runner may hold a lock on the file until the event loop runs
             stolen.set()
             return None
 
@@ -298,7 +298,7 @@ async def test_tool_limit_holds_across_processes_and_callers_take_turns(url: str
         over = [await ended(runner, await runner.find(task.id, task.principal)) for runner, task in zip(runners, tasks, strict=True)]
     assert {task.status for task in over} == {"completed"}
     assert gate.most == 2
-    assert over[6].row.admitted_at <= over[3].row.admitted_at  # not behind the whole queue of the other
+    assert over[6].row.admitted_at <= over[3].row.admitted_at  # the second caller's task does not wait for the first caller's whole queue
 
 
 async def test_start_rate_and_caller_limits_hold(tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ def requests(log: Path) -> list[dict[str, Any]]:
 
 
 async def hand_over(server: Literal["legacy", "modern"], tmp_path: Path, how: signal.Signals) -> None:
-    """A gateway ends while it follows a server's task; what the server is sent tells whether the other one goes on with it."""
+    """End a gateway that follows a server's task, and check by the server's requests that the other gateway follows the same task."""
     options, script = REMOTE[server]
     log = tmp_path / "requests.jsonl"
 
@@ -209,7 +209,7 @@ async def hand_over(server: Literal["legacy", "modern"], tmp_path: Path, how: si
         told = json.dumps({**script, "tasks/get": [{"result": state}]})
         args = ["-m", "tests.fakes.task_script", *options, "--log", str(log), told]
         servers = {"up": {"command": sys.executable, "args": args, "cwd": str(ROOT)}}
-        return {"mcpServers": servers, "storage": {"dir": str(tmp_path)}, "server": {"reload": False}}  # the file is written again below
+        return {"mcpServers": servers, "storage": {"dir": str(tmp_path)}, "server": {"reload": False}}  # for the rewrite below
 
     done = saying({"taskId": "t1", "status": "completed", "result": DONE})
     first, url = start_gateway(tmp_path, "gateway", saying(WORKING))
@@ -287,5 +287,5 @@ async def test_call_resent_after_a_kill_has_the_same_idempotency_key(
     keys = [meta["dev.moongate/idempotencyKey"] for meta in metas]
     assert len(keys) == 2
     assert keys[0] == keys[1]
-    assert keys[0].startswith(f"{task_id}:")  # the task and the step; the caller's own is between it and us
+    assert keys[0].startswith(f"{task_id}:")  # the gateway's key of task and step, not the caller's key
     assert [meta["example.com/kept"] for meta in metas] == ["yes", "yes"]

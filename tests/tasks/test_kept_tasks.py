@@ -40,7 +40,7 @@ def test_question_stays_open_for_days_and_then_expires(days: int, expected: str,
             die()
 
     assert in_a_process(ask_and_die) == signal.SIGKILL
-    with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as database:  # so many days go by
+    with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as database:  # move the task `days` days into the past
         ((asked,),) = database.execute("SELECT asked FROM tasks").fetchall()
         stored = json.loads(asked)
         for item in stored.values():
@@ -117,7 +117,7 @@ async def test_ttl_of_a_task_counts_from_its_end(tmp_path: Path) -> None:
     async with running(tmp_path, gate.call) as runner:
         task = await runner.start("tool", {"name": "long"}, CTX, ttl_seconds=0.2)
         await anyio.sleep(0.4)
-        assert [found.status for found in await runner.all_of("local")] == ["working"]  # which forgets what is past its time
+        assert [found.status for found in await runner.all_of("local")] == ["working"]  # `all_of` deletes expired tasks
         gate.open()
         task = await ended(runner, task)
         assert (await runner.find(task.id, "local")).status == "completed"

@@ -45,7 +45,7 @@ def forms(draw: st.DrawFn) -> Form:
 
 
 def check(killed: Ended, ledger: Ledger, undisturbed: Ended, model: Ledger) -> None:
-    """Compare a run that was killed with one that was not."""
+    """Compare a run whose processes were killed with an undisturbed run."""
     assert killed.texts == undisturbed.texts
     assert {key for key, _ in model.answered()} <= {key for key, _ in ledger.answered()}
     doubts = Counter(key.rpartition("!")[0] for key, text in ledger.answered() if text.startswith("The gateway stopped"))

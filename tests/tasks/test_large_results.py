@@ -46,7 +46,7 @@ ROWS = json.dumps({"rows": [{"id": n, "name": f"row {n}"} for n in range(300)], 
 RESULTS: dict[str, list[JsonObject]] = {
     "text": [text(LINES)],
     "many texts": [text(LINES[:900]) for _ in range(60)],
-    "two tables": [text(ROWS), text(ROWS)],  # what is left of them is still over the limit
+    "two tables": [text(ROWS), text(ROWS)],  # their shortened forms together still exceed the limit
     "hidden text": [text("seen\u202e")],
     "picture": [PICTURE],
 }
@@ -112,7 +112,7 @@ async def helper_processes() -> AsyncGenerator[HelperPool]:
 
 
 def gate(folder: Path, tool: Tool, *, keeps: bool = True, events: RecordedEvents | None = None) -> GuardedTool:
-    """The gate around a tool; what it shortens is kept unless `keeps` is false."""
+    """Return the tool behind a gate that shortens results, and stores the full results unless `keeps` is false."""
     store = ResultStore(folder / "kept", ttl_seconds=60, max_bytes_per_owner=10**8) if keeps else None
     services = GateServices(events or RecordedEvents(), store=store)
     return GuardedTool(tool, ToolRules.build(tool.definition, SourcePolicy(**SHORT)), SourceGate("up", services), exposed_name="up__big")
@@ -251,7 +251,7 @@ async def test_result_is_released_when_its_call_ends(kind: str, tmp_path: Path) 
             with no_collection():
                 outcome = await runner.run_inline("up__big", {}, CTX, work)
                 assert isinstance(outcome, Complete)
-                assert (outcome.encoded is None) == (kind == "text")  # what passes whole is not written as JSON a second time
+                assert (outcome.encoded is None) == (kind == "text")  # a result that is not shortened is not encoded a second time
                 del outcome
                 await ended(runner, await runner.start("up__big", {}, CTX))
                 await until(lambda: [ref() for ref in ports] == [None, None])

@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.fault(3), pytest.mark.requir
 
 
 def of_version_1(state: Path, change: Callable[[JsonObject], JsonObject]) -> None:
-    """Make of a stored task one of the version before, which knew questions by their words."""
+    """Convert a stored task to the form of version 1, which identified questions by their text."""
     with closing(sqlite3.connect(state / DATABASE_FILE)) as database:
         ((call, asked),) = database.execute("SELECT call, asked FROM tasks").fetchall()
         old = {key: value for key, value in json.loads(call).items() if key != "steps"}
@@ -61,7 +61,7 @@ async def shown_after_upgrade(state: Path, ledger: Ledger) -> dict[str, JsonObje
 
 
 def old_task(state: Path, ledger: Ledger, change: Callable[[JsonObject], JsonObject]) -> dict[str, JsonObject]:
-    """The questions that are shown when a task of the version before is taken up by this one."""
+    """Return the questions that this version shows when it resumes a task of version 1."""
 
     async def ask_and_die() -> None:
         async with running(state, in_file(ONCE)(ledger, Fuse())) as runner:

@@ -50,7 +50,7 @@ async def ended(runner: TaskRunner, task: Task) -> Task:
 
 
 def steps(journal: Journal, at_step: dict[int, anyio.Event], go: anyio.Event) -> CallTool:
-    """A call of ten steps with an effect each; it says that it is at a step, and waits there."""
+    """Return a call of ten steps with one effect each. At the steps in `at_step` the call sets the event and waits for `go`."""
 
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
         assert ctx.ports.durable is not None
@@ -94,7 +94,7 @@ async def test_tasks_wait_for_an_unavailable_database_and_are_not_orphaned(
 
 
 def fill(url: str, crowd: list[psycopg.Connection]) -> None:
-    """Take every connection of the server. A gateway may connect in the meantime, and is not listed before it has signed in."""
+    """Open all connections that the database server allows. Ends the connections of gateways, which may reconnect meanwhile."""
     strangers = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> ALL(%s)"
     most = 0
     while not most or len(crowd) < most:

@@ -133,7 +133,7 @@ def data(folder: Path) -> dict[str, str]:
 
 
 def ran(folder: Path) -> list[str]:
-    """The functions of the provider that ran."""
+    """Return the names of the provider's functions that ran."""
     noted = folder / "ran.txt"
     return noted.read_text().splitlines() if noted.exists() else []
 

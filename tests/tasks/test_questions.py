@@ -110,7 +110,7 @@ FORK: JsonObject = {
 
 
 async def doubts(runner: TaskRunner, count: int) -> tuple[Task, dict[str, str]]:
-    """The only task, once it asks about so many steps; the names of the questions by executor."""
+    """Wait until the only task has `count` open questions, and return the task and the questions' names by executor."""
     (task,) = await runner.all_of("local")
     with anyio.fail_after(SECONDS):
         while True:
@@ -200,7 +200,7 @@ def test_approval_counts_once_for_its_call(kill_at: int, tmp_path: Path) -> None
 
 @asynccontextmanager
 async def listing(state: Path, ledger: Ledger, fuse: Fuse) -> AsyncGenerator[tuple[TaskRunner, PendingQuestions]]:
-    """A runner whose client cannot be asked, and the list on which its questions wait."""
+    """Yield a runner whose client does not support elicitation, and the list on which its approvals wait."""
     records = Records(StateFolder(state), audit_days=1)
     try:
         async with running(state, in_file(PAID, records=records)(ledger, fuse)) as runner:
@@ -270,7 +270,7 @@ async def test_approval_on_the_list_waits_for_an_unavailable_database(tmp_path: 
     refused: list[str] = []
 
     def away(name: str) -> None:
-        """Have the database refuse this method of the list twice."""
+        """Make this method of the list fail twice with a locked database."""
         method = getattr(PendingQuestions, name)
 
         async def refusing(asks: PendingQuestions, *given: Any) -> Any:
@@ -297,7 +297,7 @@ async def test_approval_on_the_list_waits_for_an_unavailable_database(tmp_path: 
 
 
 async def test_questions_at_once_outlive_a_graceful_stop(tmp_path: Path) -> None:
-    """All of them keep their names, although the stop ends their waits."""
+    """All open questions keep their names, although the stop ends the waits for their answers."""
     form = {
         "executors": {"go": {"tool": "t/look", "arguments": {"x": "-"}}, "a": {"ask": "Sure?"}, "b": {"ask": "Sure?"}},
         "start": "go",
@@ -323,7 +323,7 @@ async def test_questions_at_once_outlive_a_graceful_stop(tmp_path: Path) -> None
 
 @pytest.mark.faults  # `test_runner` has the same with processes that stop
 def test_decision_about_a_step_does_not_count_for_its_next_doubt(tmp_path: Path) -> None:
-    """A retried step that fails is not on record. When it is in doubt once more, a person is asked once more."""
+    """A retried step that fails is not recorded. If the step is in doubt again, a person is asked again."""
     state, ledger = tmp_path / "state", Ledger(tmp_path / "ledger")
     fails, dies = tmp_path / "fails", tmp_path / "dies"
 
@@ -354,7 +354,7 @@ def test_decision_about_a_step_does_not_count_for_its_next_doubt(tmp_path: Path)
     assert in_a_process(once)  # the step is in doubt
     fails.touch()
     dies.touch()
-    assert in_a_process(once)  # a person has it retried, it fails, and the process dies after it
+    assert in_a_process(once)  # a person decides to retry the step, the step fails, and the process dies
     assert in_a_process(once)  # the step begins again, and is in doubt again
     assert in_a_process(once)  # a person has it retried
     assert ledger.effects.lines() == ["effect"] * 4
@@ -366,7 +366,7 @@ def test_decision_about_a_step_does_not_count_for_its_next_doubt(tmp_path: Path)
 
 
 def test_retried_task_asks_again_about_a_step_in_doubt(tmp_path: Path) -> None:
-    """The decision of the first try says nothing about the second, and a late answer to it reaches no other question."""
+    """The decision of the first attempt does not count for the second, and a late answer to its question reaches no other question."""
     state, ledger = tmp_path / "state", Ledger(tmp_path / "ledger")
     form = {"executors": {"act": {"tool": "t/act", "arguments": {"x": "-"}}}, "start": "act"}
 

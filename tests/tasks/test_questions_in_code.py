@@ -39,7 +39,7 @@ async def use(box: ScriptedToolBox, name: str, ctx: CallContext, x: str = "same"
 
 
 class Payer(Executor):
-    """Asks, and pays once it has the answer."""
+    """An executor that asks a question, and pays when it has received the answer."""
 
     def __init__(self, name: str, box: ScriptedToolBox, delay: Callable[[], float] = lambda: 0.0) -> None:
         super().__init__(name)
@@ -61,7 +61,7 @@ class Payer(Executor):
 
 
 def payers(box: ScriptedToolBox, fuse: Fuse) -> Any:
-    """Two executors side by side that ask for the same in the same words; every other process has the second ask first."""
+    """Build two parallel executors that ask the same question. The last process makes executor `two` ask first."""
     start, one, two = Payer("start", box), Payer("one", box, lambda: 0.2 * (fuse.kill_at is None)), Payer("two", box)
     return WorkflowBuilder(start_executor=start, output_from=[one, two]).add_fan_out_edges(start, [one, two]).build()
 
@@ -77,7 +77,7 @@ def test_concurrent_equal_questions_get_their_own_answers(kill_at: int, tmp_path
 
 
 def own_answers(ended: Ended, ledger: Ledger, branches: set[str]) -> None:
-    """Each branch has the answer to its own question, and paid and acted once unless a person let it be repeated."""
+    """Check that each branch got the answer to its own question, and that it had each effect once unless a person chose to retry."""
     said = [text for text in ended.texts if "A /" in text]
     assert {text.partition(" ")[0] for text in said} == branches
     for text in said:
@@ -113,7 +113,7 @@ class Speaker(Executor):
 
 
 async def test_messages_keep_their_order_over_a_checkpoint() -> None:
-    """Labels of deliveries follow that order, and by them steps and questions are known."""
+    """Labels of deliveries depend on the order of messages, and these labels identify steps and questions."""
     a, b = Speaker("a"), Speaker("b")
     built = WorkflowBuilder(start_executor=a).add_edge(a, b).build()
     sent = [WorkflowMessage("1", "a"), WorkflowMessage("2", "b"), WorkflowMessage("3", "a")]
@@ -185,7 +185,7 @@ class TwoQuestions(Executor):
 
 
 def test_order_of_answers_does_not_move_the_steps_that_follow(tmp_path: Path) -> None:
-    """The second question is answered first. After the kill both answers are there at once, and each step is known again."""
+    """The second question is answered first. After the kill both answers arrive at once, and each step is still recognized."""
     ledger = Ledger(tmp_path / "ledger")
     work = in_code(lambda box, fuse: WorkflowBuilder(start_executor=TwoQuestions(box)).build())
     ended = run_killed(tmp_path / "state", work, ledger, [8], Person(last_first=True))
@@ -233,7 +233,7 @@ def test_calls_of_a_finished_step_are_not_those_of_the_next(tmp_path: Path) -> N
 
 
 def test_question_that_a_sibling_cut_short_is_put_again(tmp_path: Path) -> None:
-    """One step asks, which ends the run for now; the other one waits for an approval meanwhile."""
+    """One step asks, which suspends the run while the other step waits for an approval."""
 
     def cut(box: ScriptedToolBox, fuse: Fuse) -> Any:
         @step
@@ -264,7 +264,7 @@ def test_question_that_a_sibling_cut_short_is_put_again(tmp_path: Path) -> None:
 
 
 class Slowly:
-    """Function middleware that lets the calls of a batch through in the order of `delays`, by call id."""
+    """Function middleware that delays each call of a batch by the seconds that `delays` has for its call id."""
 
     def __init__(self, delays: JsonObject) -> None:
         self._delays = delays
@@ -275,7 +275,7 @@ class Slowly:
 
 
 def batch_of_two(ledger: Ledger, fuse: Fuse) -> CallTool:
-    """Two equal calls that a model made at once, each of which a person approves. After a kill the second comes to it first."""
+    """Make two equal calls of one model response, which both need approval. In the last process the second call asks first."""
 
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
         (pay,) = await tools(ledger, fuse, {}).tools(["t/pay"])
@@ -290,7 +290,7 @@ def batch_of_two(ledger: Ledger, fuse: Fuse) -> CallTool:
 
 
 def test_equal_calls_of_one_model_response_keep_their_approvals(tmp_path: Path) -> None:
-    """The first is approved, the second declined. After the kill their order is the other one."""
+    """The first call is approved and the second declined. After the kill the calls ask in reverse order."""
     ledger = Ledger(tmp_path / "ledger")
     decisions = iter(["approve", "decline"])
     ended = run_killed(tmp_path / "state", batch_of_two, ledger, [7], Person(decide=lambda: next(decisions)))

@@ -38,11 +38,11 @@ ROWS: dict[str, tuple[JsonObject | None, dict[str, Any], bool, bool]] = {
     "marked": (None, {"idempotent": ["mar*"]}, False, True),
     "ours": (HINTS, {}, True, True),
 }
-"""By tool: its own annotations, its source's policy, whether it is ours, and whether it runs again unasked."""
+"""For each tool: its annotations, its source's policy, whether it is the operator's own, and whether it runs again without a decision."""
 
 
 class Noted:
-    """A tool whose effect is a line, and that then does not come back where it is to die."""
+    """A tool that writes a line, and then never returns if its process is to be killed."""
 
     def __init__(self, name: str, journal: Journal, began: anyio.Semaphore | None) -> None:
         self.definition = ToolDefinition(name, "Notes.", {"type": "object"}, annotations=ROWS[name][0])
@@ -140,7 +140,7 @@ def test_request_resent_after_a_kill_is_the_stored_task(tmp_path: Path) -> None:
 @pytest.mark.requirement(97)
 @pytest.mark.faults  # `test_runner` has the same with processes that stop
 def test_person_is_asked_again_if_the_retry_dies_too(tmp_path: Path) -> None:
-    """The answer to the first question is not taken for the second."""
+    """The answer to the first question is not used for the second question."""
     journal, questions = Journal(tmp_path / "journal"), tmp_path / "questions"
     start_and_die(tmp_path, ten_steps(journal, (5, "after"), repeatable=False))
 

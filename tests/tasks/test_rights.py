@@ -69,7 +69,7 @@ edges: [{from: ask, to: tick}]
 
 
 def steps(journal: Journal, after: Callable[[int], Awaitable[None]]) -> CallTool:
-    """A call of some steps with an effect each; `after` gets the number of each step when it has ended."""
+    """Return a call of several steps with one effect each. After each step the call awaits `after` with the step's number."""
 
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
         assert ctx.ports.durable is not None
@@ -79,7 +79,7 @@ def steps(journal: Journal, after: Callable[[int], Awaitable[None]]) -> CallTool
                 journal.write(str(number))
                 return number
 
-            with suppress(Exception):  # as in code that goes on after a failed call
+            with suppress(Exception):  # like code that ignores a failed call
                 await ctx.ports.durable.step("step", work, repeatable=False)
             await after(number)
         return Complete.text(str(ctx.facts.principal.scopes))
@@ -95,7 +95,7 @@ async def ended(runner: TaskRunner, task: Task) -> Task:
 
 
 class Keys:
-    """Judges the caller by what the test says of its key."""
+    """Checks the caller's key: returns the principal `now`, or raises `error` if the test has set it."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None
@@ -210,13 +210,13 @@ def written(folder: Path) -> None:
 
 
 def terminate(process: Child) -> None:
-    """Stop the gateway in good order."""
+    """Stop the gateway with SIGTERM and wait for its end."""
     os.kill(process.pid, signal.SIGTERM)
     process.wait()
 
 
 async def error_of(folder: Path, task_id: str) -> dict[str, Any]:
-    """The error of a task that the gateway ended, as it is stored."""
+    """Wait until the gateway has ended the task, and return the stored error."""
     from gateway.storage.records import Records
     from gateway.storage.state_folder import StateFolder
 
@@ -288,7 +288,7 @@ async def test_key_narrowed_while_its_task_runs_ends_the_task(tmp_path: Path) ->
             narrow(keys, ada.id)
             told = len(journal.read_text().splitlines())
             assert "no scope for tool" in (await error_of(tmp_path, task_id))["message"]
-            assert len(journal.read_text().splitlines()) <= told + 2  # a step in flight, and one that had begun
+            assert len(journal.read_text().splitlines()) <= told + 2  # a step in flight, and a step that had just started
     finally:
         stop(process)
 
@@ -313,7 +313,7 @@ async def test_key_changed_while_its_task_waits_for_a_person_ends_the_task(chang
 
 
 async def test_only_an_unstoppable_step_keeps_a_task_without_rights(tmp_path: Path) -> None:
-    """While the right cannot be judged (the tool is away, the keys cannot be read) every task goes on."""
+    """Every task continues while its rights cannot be checked because the tool is unavailable or the keys cannot be read."""
     keys, began, may_end = Keys(), list[str](), anyio.Event()
 
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:

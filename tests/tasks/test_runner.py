@@ -83,7 +83,7 @@ async def test_cancelled_work_can_read_whether_its_task_continues(how: str, tmp_
             await anyio.sleep_forever()
         finally:
             with anyio.CancelScope(shield=True):
-                if how == "cancelled":  # and the process stops before the work has
+                if how == "cancelled":  # the process stops before the work has ended
                     await anyio.sleep(0.1)
                 said.append(await port(ctx).will_resume())
 
@@ -175,7 +175,7 @@ async def test_answers_through_another_process_reach_only_their_questions(tmp_pa
         await anyio.sleep_forever()
 
     async with running(tmp_path, call, settings=TaskSettings(max_running_per_caller=1)) as one, steady(tmp_path, forever) as two:
-        tasks = [await one.start(tool, {}, CTX) for tool in ("asks", "runs", "waits")]  # a task that asks makes room for the next
+        tasks = [await one.start(tool, {}, CTX) for tool in ("asks", "runs", "waits")]  # a waiting `asks` frees its slot for `runs`
         await until(lambda: tasks[0].open_requests and tasks[1].message == "at work")
         for task in tasks:
             seen = await two.find(task.id, "local")
@@ -279,7 +279,7 @@ async def test_new_task_has_a_lease_before_it_is_stored(tmp_path: Path) -> None:
     records = Records(StateFolder(tmp_path), audit_days=1)
     try:
         async with anyio.create_task_group() as group:
-            runner = TaskRunner(group, records, forever, lease_seconds=60)  # nothing renews the lease later
+            runner = TaskRunner(group, records, forever, lease_seconds=60)  # longer than the test, because nothing renews the lease
             task = await runner.start("tool", {}, CTX)
             assert task.is_here
             assert not await (await records.tasks()).any_orphans(owner="another")
@@ -372,6 +372,6 @@ async def test_answer_by_task_copy_reaches_its_running_process_at_once(tmp_path:
     async with steady(tmp_path, asks) as runner:
         task = await runner.start("x", {}, CTX)
         await until(lambda: task.open_requests)
-        before = Task(dataclasses.replace(task.row))  # as a client that asked another process got it
+        before = Task(dataclasses.replace(task.row))  # a copy as another process would have read it
         await runner.answer(before, dict.fromkeys(before.open_requests, YES))
         assert (await runner.find(task.id, "local")).open_requests == {}

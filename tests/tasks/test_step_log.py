@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60), pytest.mark.requiremen
 
 
 class Decides(Person):
-    """Has each step in doubt run again, or skipped."""
+    """A person who decides `outcome` for each step in doubt: retry or skip."""
 
     def __init__(self, outcome: str = "retry") -> None:
         super().__init__()
@@ -52,7 +52,7 @@ def ctx_of(person: Person) -> CallContext:
 
 
 class Steady:
-    """A stored task, and its steps as they stand in the database."""
+    """A stored task and its steps in the database."""
 
     def __init__(self, records: Records) -> None:
         self.records = records
@@ -130,7 +130,7 @@ async def test_step_that_may_run_twice_runs_again_without_a_question(
 
 
 async def test_question_about_a_step_goes_to_the_client_of_the_task(steady: Steady) -> None:
-    """Callers inside the call, such as a workflow's, are passed over."""
+    """Callers inside the call, such as the caller of a workflow's step, are not asked."""
     person, inner = Decides(), Decides("skip")
     port = steady.log({"/call#1": (False, None), "/call#2": (False, None)}, person=person).port()
     await port.step("call", steady.work, repeatable=False, ctx=ctx_of(inner))

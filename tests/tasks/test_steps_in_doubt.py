@@ -49,7 +49,7 @@ class OneStep:
 
 
 async def doubt(runner: TaskRunner, answer: JsonObject | None = None) -> tuple[Task, str]:
-    """The task once it asks about its step, with the text of the question, after an answer."""
+    """Wait until the task asks about its step, send `answer` if given, and return the task and the question's text."""
     task = await taken_up(runner)
     await until(lambda: task.open_requests)
     ((key, request),) = task.open_requests.items()
@@ -98,7 +98,7 @@ async def test_failed_step_is_not_in_doubt_and_keeps_its_retry_count(tmp_path: P
         await runner.start("tool", {}, CTX)
         await until(lambda: step.has_failed)
     step.fails = False
-    async with running(tmp_path, step.call) as runner:  # nothing was done, so it begins as if for the first time
+    async with running(tmp_path, step.call) as runner:  # the step failed, so it starts again as if for the first time
         task = await taken_up(runner)
         await until(lambda: step.runs == 2)
         assert not task.open_requests

@@ -136,7 +136,7 @@ async def test_stopping_gateway_finishes_a_task_call_without_a_question(tmp_path
 
 
 async def refused(url: str) -> None:
-    """Wait until nobody listens there any more."""
+    """Wait until connections to the URL fail, because the gateway has closed its socket."""
     while True:
         try:
             async with httpx2.AsyncClient() as http:

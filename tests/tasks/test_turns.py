@@ -46,7 +46,7 @@ async def test_tasks_queue_by_the_limits_of_server_workflow_and_caller(tmp_path:
                 made = (await wire.send("tools/call", name=name, arguments=arguments))["result"]
                 state = (await wire.send("tasks/get", taskId=made["taskId"]))["result"]
                 waits[name] += state.get("statusMessage") == "Queued"
-            # Of six that the caller may have running: one, one, two, and so two of the last.
+            # The caller may run six tasks: one `up__job`, one `counted` and two `paced` run, so two of `free` run as well.
             assert waits == {"up__job": 1, "workflow__counted": 1, "workflow__paced": 1, "workflow__free": 2}
             listed = (await wire.send("tasks/get", taskId=made["taskId"]))["result"]
             assert (listed["status"], listed["taskId"]) == ("working", made["taskId"])

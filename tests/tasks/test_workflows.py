@@ -50,7 +50,7 @@ handoff: {participants: [triage, refunds], handoffs: {triage: [refunds]}}
 
 
 def graph(text: str, journal: Journal, *, dies: bool) -> CallTool:
-    """A call of the workflow; with `dies` the process ends when its second agent has the person's answer."""
+    """Return a call of the workflow. If `dies`, the process is killed when the second agent receives the person's answer."""
 
     def triage(task: str) -> str:
         """Sorts."""
@@ -116,7 +116,7 @@ def test_workflow_killed_at_its_question_asks_once(
         async with running(tmp_path, graph(text, journal, dies=False)) as runner:
             (task,) = await runner.all_of("local")
             task = await asked_or_over(runner, task)
-            if task.open_requests:  # a handoff goes on until the person has nothing more to say
+            if task.open_requests:  # a handoff continues until the person sends an empty answer
                 await runner.answer(task, {key: {"action": "accept", "content": {}} for key in task.open_requests})
             return await asked_or_over(runner, await runner.find(task.id, "local"))
 
@@ -132,7 +132,7 @@ def test_workflow_killed_at_its_question_asks_once(
 
 @dataclass
 class Approval:
-    """What a person says."""
+    """A person's answer."""
 
     by: str
 

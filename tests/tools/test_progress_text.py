@@ -1,4 +1,4 @@
-"""What of a streamed text becomes progress messages."""
+"""The parts of a streamed text that the gateway sends as progress messages."""
 
 from gateway.tools.progress_text import Sentences
 

@@ -22,7 +22,7 @@ def control(origin: str, **script: Any) -> None:
 
 
 def told(origin: str) -> dict[str, list[dict[str, Any]]]:
-    """What reached the server at `origin`: `log` (authorization) and `calls` (MCP)."""
+    """Return the requests that the server at `origin` received: `log` (authorization) and `calls` (MCP)."""
     return httpx2.get(f"{origin}/log").json()
 
 
@@ -73,7 +73,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 def sign_in(file: Path) -> None:
-    """A person signs in: the scripted server asks nothing."""
+    """Sign in like a person with a browser; the scripted authorization server shows no form."""
     with signing_in(file) as (process, address, _):
         httpx2.get(address, follow_redirects=True).raise_for_status()
         code, _, err = ended(process)

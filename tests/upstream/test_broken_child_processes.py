@@ -1,4 +1,4 @@
-"""Server processes that answer with what cannot be read, or end and leave others behind that hold their streams."""
+"""Server processes that send unreadable responses, or that end and leave child processes that hold their streams open."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ UNREADABLE = {
     "another protocol": b'{"id":NUMBER,"result":{"content":[]}}',
 }
 CASES = [(path, what) for path in ("auto", "off") for what in UNREADABLE if (path, what) != ("off", "another protocol")]
-"""Small numbers, as the SDK gives its requests, may be anything in a line that does not say what it is."""
+"""The case `("off", "another protocol")` is left out: the SDK's request ids are small numbers, which may mean anything in such a line."""
 
 
 @eras
@@ -93,7 +93,7 @@ CASES = [(path, what) for path in ("auto", "off") for what in UNREADABLE if (pat
 async def test_unreadable_response_fails_its_own_call_at_once(tmp_path: Path, era: str, path: str, what: str) -> None:
     with gateway_http(tmp_path, up(era, path)) as url:
         async with connected(MODERN, url) as (client, _):
-            with anyio.fail_after(20):  # of the sixty seconds that a call may take
+            with anyio.fail_after(20):  # less than the call timeout of 60 s
                 odd = await client.call_tool("up__odd", {"hex": UNREADABLE[what].hex()})
             after = await client.call_tool("up__fine", {})
     assert odd.is_error

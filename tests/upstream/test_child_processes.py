@@ -25,7 +25,7 @@ def text_of(result: Any) -> str:
 
 
 def tagged(marker: str, *options: str) -> dict[str, Any]:
-    """A good server whose processes can be counted."""
+    """Return the entry of a working server whose processes have `MARK=marker` in their environment."""
     return {**upstream_stdio(*options), "env": {"MARK": marker}}
 
 
@@ -48,7 +48,7 @@ async def test_killed_gateway_leaves_no_server_process_or_descendant(tmp_path: P
     log = tmp_path / "gateway.log"
     with child("-m", "gateway", "run", "--http", f"127.0.0.1:{port}", "--config", str(config), log=log) as process:
         wait_until_ready(process, f"http://127.0.0.1:{port}/health", log)
-        await until_marked(marker, 4)  # the three, and the deaf child of `parent`
+        await until_marked(marker, 4)  # three servers, and the child of `parent` that ignores SIGTERM
         os.kill(process.pid, signal.SIGKILL)
         await until_marked(marker, 0)
 
@@ -128,7 +128,7 @@ async def test_requests_on_a_shared_pipe_serve_one_caller_at_a_time(tmp_path: Pa
     legacy = Way("http", "legacy", "good")
     with gateway_http(tmp_path, config) as url:
         async with connected(legacy, url) as (one, heard_one), connected(legacy, url) as (two, heard_two):
-            # `auto` learns from the first ask that turns are needed.
+            # `auto` switches to one call at a time after the server's first request for input.
             assert text_of(await one.call_tool("good__ask_name", {})) == "accept: Ada"
             answers: list[str] = []
 

@@ -181,7 +181,7 @@ async def test_authorization_server_failure_is_not_a_credentials_error(tmp_path:
 
 @pytest.mark.fault(21)
 async def test_token_rejected_twice_is_not_requested_again(tmp_path: Path) -> None:
-    """The server takes no token of this issuer: one renewal, then an error that names the place."""
+    """The server rejects every token of this issuer: the gateway renews once, then reports an error that names the policy key."""
     with auth_server() as server, auth_server() as issuer, gateway_http(tmp_path, config(server, credentials(issuer)), env=ENV) as url:
         row = state_of(url)
         assert row["state"] == "auth needed"
@@ -209,7 +209,7 @@ async def test_configured_scopes_limit_requests_and_name_the_missing(tmp_path: P
 
 @pytest.mark.attack(2)
 async def test_clients_own_authorization_never_leaves_the_gateway(tmp_path: Path) -> None:
-    """Both eras in front and behind, with OAuth and without."""
+    """Clients and servers of both eras, with and without OAuth."""
     with auth_server() as new, auth_server("--legacy") as old, auth_server() as plain:
         for origin in (new, old, plain):
             control(origin, accept_any=True)
@@ -234,7 +234,7 @@ async def test_clients_own_authorization_never_leaves_the_gateway(tmp_path: Path
 
 
 async def raw_calls(url: str, key: str, version: str) -> None:
-    """One request of each kind, with the client's key, a cookie and a proxy's header on it."""
+    """Send one request of each kind with the client's API key, a cookie and `X-Forwarded-Authorization`."""
     headers = {"authorization": f"Bearer {key}", "cookie": f"session={key}", "x-forwarded-authorization": key}
     accept = {"accept": "application/json, text/event-stream", "mcp-protocol-version": version}
     async with httpx2.AsyncClient(headers={**headers, **accept}, timeout=30) as client:

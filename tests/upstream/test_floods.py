@@ -22,20 +22,20 @@ SECONDS = 20
 
 
 class Turns:
-    """Counts turns of the event loop."""
+    """Counts iterations of the event loop."""
 
     def __init__(self) -> None:
         self.count = 0
         self._is_over = False
 
     def run(self) -> None:
-        """Count this turn and the ones after it."""
+        """Count this iteration and schedule the next count."""
         self.count += 1
         if not self._is_over:
             asyncio.get_running_loop().call_soon(self.run)
 
     def stop(self) -> None:
-        """Count no more."""
+        """Stop counting."""
         self._is_over = True
 
 

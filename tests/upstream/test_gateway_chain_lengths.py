@@ -23,7 +23,7 @@ def counts(port: int) -> dict[str, Any]:
 
 
 async def call_often(client: Client, at_once: int) -> None:
-    """`CALLS` calls, some at a time; each answer is its own."""
+    """Make `CALLS` calls, `at_once` at a time, and check that each call gets its own result."""
 
     async def one_after_the_other(first: int) -> None:
         for number in range(first, CALLS, at_once):

@@ -1,4 +1,4 @@
-"""Plain requests in a 2025 session over HTTP, which go past the SDK's transport that began it."""
+"""Plain requests in a 2025 session over HTTP, which bypass the SDK transport that opened the session."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Saying:
 
 
 class Server:
-    """It answers a call as its name says."""
+    """An HTTP server whose response to a call depends on the tool's name."""
 
     def __init__(self) -> None:
         self.posted: list[Posted] = []
@@ -67,7 +67,7 @@ class Server:
         self.owed: Message = {}
         self.cookies: list[tuple[bytes, bytes]] = []
         self.patience = 0
-        """How often it is asked for the rest before there is any."""
+        """Number of `Last-Event-ID` requests that the server answers without the rest of the stream."""
 
     def of(self, method: str) -> list[Posted]:
         return [(headers, message) for headers, message in self.posted if message.get("method") == method]

@@ -1,4 +1,4 @@
-"""Connections to a server that nothing has used for a while are closed, and no others."""
+"""The pool closes connections that were idle for a while, and keeps all others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOLD = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in 
 
 
 class Counting(Raw):
-    """A server that knows its open connections; a `slow` call takes until it may end, and `together` takes `MANY`."""
+    """A server that records its open connections. `slow` returns when `may_end` is set, `together` when `MANY` calls wait."""
 
     def __init__(self) -> None:
         super().__init__(TOLD, modern=True)

@@ -23,7 +23,7 @@ CTX = CallContext(CallFacts(client=ClientProfile(capabilities={"sampling": {}}))
 
 
 class Operator:
-    """Stands for `Approvals`: says yes to all that wait once `decides` is set."""
+    """A stand-in for `Approvals` that approves the waiting requests once `decides` is set."""
 
     def __init__(self) -> None:
         self.waiting = 0

@@ -124,7 +124,7 @@ HEADS = {
 
 
 class Site:
-    """A server whose answers have `LARGE` bytes of text; it sends half of the first one, and no more of it."""
+    """A server whose responses have `LARGE` bytes of text. It sends only half of the first response."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -179,7 +179,7 @@ async def test_cancelled_call_gives_the_bytes_of_its_answer_back(kind: str) -> N
                 assert found == []
                 first.cancel_scope.cancel()
             assert found.pop() is not None
-            result = await send()  # the claim of the second answer went with it
+            result = await send()  # the claim of the second response was released with the response
             assert result is not None
             assert result["content"][0]["text"] == "näher \\ \n" * (LARGE // 10)
         carrier.close()

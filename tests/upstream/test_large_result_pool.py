@@ -152,11 +152,11 @@ async def test_result_is_read_whole_if_no_process_can_be_started(monkeypatch: py
 
 
 def processes(parent: int | str = "self") -> list[int]:
-    """Helper processes of this one, or of another."""
+    """Return the ids of the helper processes of this process or of `parent`."""
     found: list[int] = []
     for task in Path(f"/proc/{parent}/task").iterdir():
         pids = map(int, (task / "children").read_text().split())
-        found += [pid for pid in pids if b"large_result_worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]  # empty of one that has ended
+        found += [pid for pid in pids if b"large_result_worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]  # ended: empty
     return found
 
 
@@ -189,9 +189,9 @@ async def test_cancelled_call_ends_its_helper_and_frees_its_turn(monkeypatch: py
     monkeypatch.setattr(large_result_pool, "MOST_HELPERS", 1)
     with anyio.fail_after(30):
         async with helpers() as made:
-            await hold(made, RESULTS["text"])  # nobody judges it
+            await hold(made, RESULTS["text"])  # the gate never judges this result
             [pid] = await until_count(1)
-            os.kill(pid, signal.SIGSTOP)  # it answers no more
+            os.kill(pid, signal.SIGSTOP)  # the helper stops responding
             with anyio.move_on_after(0.3):
                 await hold(made, RESULTS["text"])
             os.kill(pid, signal.SIGCONT) if pid in processes() else None
@@ -200,7 +200,7 @@ async def test_cancelled_call_ends_its_helper_and_frees_its_turn(monkeypatch: py
 
 
 async def until_count(count: int) -> list[int]:
-    """The helper processes, once there are so many."""
+    """Wait until there are `count` helper processes, and return their ids."""
     while len(found := processes()) != count:
         await anyio.sleep(0.02)
     return found

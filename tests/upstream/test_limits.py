@@ -35,7 +35,7 @@ CALL_SECONDS = 1.0
 
 
 class Pages:
-    """A server whose `tools/list` goes on as `page` says."""
+    """A server whose pages of `tools/list` come from the function `page`."""
 
     server = "endless"
 
@@ -160,7 +160,7 @@ async def test_clients_that_read_no_responses_delay_no_other_client(setup: Setup
                         answer: Any = await client.call_tool("good__echo", {"text": str(number)})
                         assert answer.content[0].text == str(number)
 
-    await beside_deaf_ones()  # an interpreter keeps what its heap once needed
+    await beside_deaf_ones()  # before the measurement, because the interpreter keeps its heap's peak size
     before = setup.meter.now()
     await beside_deaf_ones()
     await setup.meter.until_back(before)

@@ -23,7 +23,7 @@ HANGS = "import sys; sys.stdin.read()"
 
 
 def write(folder: Path, code: Path, text: str) -> Path:
-    """The same entry every time; what the program does is in a file, so that the entry's digest stays."""
+    """Write the server's code to a file and return the configuration, whose entry and its digest are the same for any code."""
     code.write_text(text)
     entry = {"command": sys.executable, "args": [str(code)], "cwd": str(folder)}
     return write_config(folder, {"mcpServers": {"docs": entry}})
@@ -46,7 +46,7 @@ def kept(folder: Path) -> list[Path]:
 
 
 def run_two_and_kill(path: Path) -> None:
-    """Two gateways on one state folder, killed once a listing is kept."""
+    """Run two gateways on one state folder, and kill both when a listing is stored."""
     command, arguments = gateway_command(path)
     with ExitStack() as stack:
         pair = [

@@ -96,7 +96,7 @@ async def test_callers_own_session_is_checked_before_its_first_call_only(setup: 
     setup.touch(server, "later")
     calls = setup.requests(server, "tools/call")
     async with connected(LEGACY, setup.url) as (client, _):
-        # The shared session of the server still lists what it did; only the caller's own shows the other definition.
+        # The shared session still lists the accepted definition; only the caller's own session lists the changed definition.
         assert f"{server}__search" in {tool.name for tool in (await client.list_tools()).tools}
         assert f"moongate lock --accept {server}/search" in refusal(await search(client, server))
     assert setup.requests(server, "tools/call") == calls

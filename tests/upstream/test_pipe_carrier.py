@@ -1,4 +1,4 @@
-"""The pipe to a child process: plain calls that go past the dispatcher, on real processes that answer as they like."""
+"""The pipe to a child process: plain calls that bypass the SDK's dispatcher, with real processes that run a given script."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Heard:
 
 @asynccontextmanager
 async def child(script: str, log: list[str] | Heard | None = None, *, max_line_bytes: int = 1 << 20) -> AsyncGenerator[PipeCarrier]:
-    """A child that runs this script, and its carrier."""
+    """Start a child process that runs this script, open a session with it, and yield the session's carrier."""
     entry = StdioServer(command=sys.executable, args=["-S", "-c", START + script])
     owner = log if isinstance(log, Heard) else Heard([] if log is None else log)
     with anyio.fail_after(SECONDS):
@@ -64,7 +64,7 @@ async def child(script: str, log: list[str] | Heard | None = None, *, max_line_b
 
 
 async def ask(carrier: PipeCarrier, text: str, found: dict[str, Any] | None = None) -> Any:
-    """One call; what was said, or the code of its error."""
+    """Make one call and return the `said` value of its result, or the code or type of its error."""
     try:
         said: Any = (await carrier.request(OutgoingRequest("tools/call", {"text": text}, None, (), is_modern=True)))["said"]
     except RequestFailure as error:
@@ -193,7 +193,7 @@ while True:
     done(message, seen)
 """
     async with child(script) as carrier:
-        for n in range(3):  # the pipe and the loop's buffer take the first, the others wait before it
+        for n in range(3):  # the pipe and the transport buffer accept the first call, and the other calls wait
             with anyio.move_on_after(0.05 if n else 0.2):
                 await ask(carrier, f"{n:03}" + "x" * 4_000_000)
         (tmp_path / "go").touch()
@@ -227,7 +227,7 @@ hear()
                 async def receive(message: JsonObject) -> None:
                     heard.append(message["params"]["n"])
                     if len(heard) == 1:
-                        await anyio.sleep(0.1)  # time to write everything, if it were read
+                        await anyio.sleep(0.1)  # enough time for the child to write everything if the gateway read all of it
                         assert not (tmp_path / "all").exists()
                     if len(heard) == 3_000:
                         tasks.cancel_scope.cancel()

@@ -29,7 +29,7 @@ class Moving(Server):
 async def test_redirected_unprocessed_call_is_resent_once(status: int, by_sdk: bool) -> None:
     async with joined(server=Moving(status, "/elsewhere?a=1"), is_baked=by_sdk) as (server, session):
         assert await call(session, "plain") == "plain"
-        assert len(server.of("tools/call")) == 2  # the redirected request, and the one at the new place
+        assert len(server.of("tools/call")) == 2  # the redirected request, and the request at the new URL
 
 
 @pytest.mark.parametrize("by_sdk", [False, True])

@@ -33,12 +33,12 @@ class Silent(NoCaller):
 
 
 def at_once(turns: SerialQueue) -> Leave:
-    """A callback that ends the turn of a call as soon as the call has ended."""
+    """Return a callback that frees the queue's slot as soon as the call has ended."""
     return lambda ctx, _: turns.leave(ctx)
 
 
 async def call(turns: SerialQueue, who: str, caller: NoCaller | None = None) -> None:
-    """A call of a client; with a `caller` the server asks it something."""
+    """Run a client's call in the queue. If `caller` is given, the server sends it an elicitation during the call."""
     ctx = CallContext(CallFacts(principal=Principal(who), client=ClientProfile(session_id=who)), CallPorts(caller=caller or NoCaller()))
     async with turns.slot(ctx, at_once(turns)) as held:
         if caller is not None:
@@ -63,7 +63,7 @@ async def test_unanswered_question_ends_only_when_others_wait() -> None:
 
 
 async def test_unanswered_sampling_approval_is_withdrawn_for_waiters() -> None:
-    """It must end the call like any unanswered question: the server's next one would have its full time again."""
+    """The withdrawn approval must end the call, because the server's next request would have the full timeout again."""
     turns, question = SerialQueue(question_seconds=0.2), Question("sampling", "weather", "sampling/createMessage", "Server asks")
     client = ClientProfile(session_id="weak", capabilities={"elicitation": {"form": {}}})
 

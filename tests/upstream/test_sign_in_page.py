@@ -25,7 +25,7 @@ COMMAND = "moongate auth login docs"
 
 @asynccontextmanager
 async def signed_out(folder: Path) -> AsyncGenerator[tuple[str, str]]:
-    """A gateway whose sign-in has ended while it ran; yields the origin of the authorization server and the endpoint."""
+    """Start a gateway whose tokens are then revoked; yields the origin of the authorization server and the gateway's endpoint."""
     with auth_server() as origin:
         document = config(origin, SIGNED_IN)
         sign_in(write_config(folder, document))
@@ -123,7 +123,7 @@ async def test_gateway_killed_during_refresh_leaves_a_clean_state(tmp_path: Path
                 process.kill()
                 process.wait()
             if rotated:
-                control(origin, hold=False)  # the issuer finishes the exchange, and nobody is there to keep what it gives
+                control(origin, hold=False)  # the issuer completes the token exchange, but the killed gateway cannot store the tokens
                 await anyio.lowlevel.checkpoint()
             else:
                 control(origin, drop=True, hold=False)

@@ -1,4 +1,4 @@
-"""A server with the transport of 2024-11-05: all callers share one stream, and what goes wrong with one call is that call's."""
+"""A server with the transport of 2024-11-05: all callers share one stream, and a failed call does not affect other calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.interaction.ways import Way, connected
 
 MODERN = Way("http", "modern", "old")
 TOO_MUCH = 68_000_000
-"""Bytes: more than is taken."""
+"""A size in bytes above the gateway's limit."""
 
 
 @pytest.fixture
@@ -38,13 +38,13 @@ def config_for(url: str) -> dict[str, Any]:
 
 
 def why_down(inside: Inside) -> str:
-    """What is said of the server."""
+    """Return the server's error from the status page."""
     answer = httpx2.get(inside.url.replace("/mcp", "/status.json"))
     return answer.json()["sources"][0]["error"]
 
 
 async def called(client: Any, how: str, **more: Any) -> tuple[bool, str]:
-    """Whether it failed, and its text."""
+    """Make a call, and return whether its result is an error and the result's text."""
     answer = await client.call_tool("old__do", {"how": how, **more})
     return answer.is_error, answer.content[0].text
 

@@ -1,4 +1,4 @@
-"""What is resent, what is left alone, and how a server comes back: real gateways, processes and sockets."""
+"""Which calls are resent, when a failing server gets no requests, and how it recovers: real gateways, processes and sockets."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ REPEATS: list[tuple[dict[str, Any], dict[str, Any] | None, bool]] = [
     ({"idempotent": ["undo", "*__do"]}, None, False),
     ({"idempotent": ["d?"]}, None, True),
 ]
-"""Policy, the tool's own annotations, and whether what may have run is resent."""
+"""The policy, the tool's own annotations, and whether the gateway resends a call that may have run."""
 
 
 @pytest.mark.requirement("MC9")
@@ -128,7 +128,7 @@ async def test_read_running_at_server_death_is_sent_again(tmp_path: Path, era: s
 @pytest.mark.parametrize("status", [404, 400])
 @pytest.mark.parametrize("own", [False, True])
 async def test_call_of_a_forgotten_session_is_resent_and_runs_once(tmp_path: Path, status: int, own: bool) -> None:
-    # A caller that can be asked has a session of its own at a legacy server.
+    # A caller that supports requests for input has its own session with a legacy server.
     with far_server(modern=False) as far, gateway_http(tmp_path, config_of(far.url)) as url:
         far.forgets_with = status
         async with connected(LEGACY, url, capable=own) as (client, _):
@@ -138,7 +138,7 @@ async def test_call_of_a_forgotten_session_is_resent_and_runs_once(tmp_path: Pat
                 began = far.count("initialize")
                 assert not (await do(client, f"after-{number}")).is_error
                 assert not (await do(client, f"next-{number}")).is_error
-                # The shared session of a gateway whose caller has its own may be made again on its own account.
+                # If the caller has its own session, the gateway may also reopen its shared session.
                 assert 1 <= far.count("initialize") - began <= (2 if own else 1)
     assert len(far.runs) == len(set(far.runs)) == 7
 
@@ -195,7 +195,7 @@ async def test_server_serves_again_after_its_retry_after_time(tmp_path: Path, er
     with far_server(modern=era == "modern") as far, gateway_http(tmp_path, config_of(far.url)) as url:
         async with connected(MODERN, url, capable=False) as (client, _):
             assert not (await do(client, "before")).is_error
-            # A date has whole seconds, so one that is two ahead is more than one away.
+            # A date has whole seconds, so a date two seconds ahead is more than one second away.
             wants = "1" if form == "seconds" else formatdate(int(time.time()) + 2, usegmt=True)
             far.refuse = (503, {"Retry-After": wants})
             refused = len(far.seen)
@@ -249,7 +249,7 @@ async def test_one_call_tries_a_failing_server_and_others_fail_at_once(tmp_path:
                 with anyio.fail_after(20):
                     while far.count("tools/call") == began:
                         await anyio.sleep(0.01)
-                others = [await do(client, f"other-{number}") for number in range(5)]  # the one that tries waits meanwhile
+                others = [await do(client, f"other-{number}") for number in range(5)]  # the call that tries the server still waits
                 assert all(other.is_error and "'far'" in text_of(other) for other in others)
                 assert far.count("tools/call") == began + 1
                 far.gate.set()

@@ -366,7 +366,7 @@ async def test_task_over_its_time_is_given_up_and_always_cancelled(answer: Any, 
 
 
 class LateLine:
-    """A way to a server on which something of our own times out while a task is polled."""
+    """A connection to a server that raises a local timeout while a task is polled."""
 
     def __init__(self) -> None:
         self.sent: list[str] = []

@@ -18,7 +18,7 @@ class Site:
     """A server that answers each request on a connection with the next of `answers`, and counts both."""
 
     def __init__(self, *answers: bytes | None) -> None:
-        """`None` closes the connection instead."""
+        """Create a server with these answers in order. For `None` the server closes the connection instead of answering."""
         self.answers = list(answers)
         self.connections = 0
         self.requests: list[bytes] = []

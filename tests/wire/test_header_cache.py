@@ -1,4 +1,4 @@
-"""Requests on one connection that begin alike: what is known of the last head never makes a request other than it is."""
+"""Requests on one connection with similar heads: the cached head never changes the meaning of a later request."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tests.fakes.wired import served
 REQUEST = b"POST /mcp HTTP/1.1\r\nHost: x\r\nTraceParent: 00-17\r\nX-Name: Value\r\nContent-Length: %s\r\nMcp-Name: 17\r\n\r\n%s"
 PRIMED = REQUEST % (b"4", b"[17]")
 END = b"nonsense\r\n\r\n" * 20
-"""Fills what is not whole, and ends the connection."""
+"""Bytes that complete an incomplete request and then make the server close the connection."""
 
 
 async def primed(stream: ByteStream) -> None:
-    """Have a request answered, to the last byte."""
+    """Send `PRIMED` and read the whole response, so that the connection caches the head."""
     await stream.send(PRIMED)
     told = b""
     while b"\r\n\r\n" not in told:
@@ -44,12 +44,12 @@ async def primed(stream: ByteStream) -> None:
 
 
 async def answered(port: int, request: bytes, *, is_later: bool) -> list[bytes]:
-    """The answers to a request and its end, as the first of a connection or after another, without their dates."""
+    """Return the response lines to a request and `END`, without dates. If `is_later`, `PRIMED` is sent on the connection first."""
     told = b""
     async with await anyio.connect_tcp("127.0.0.1", port) as stream:
         if is_later:
             await primed(stream)
-        with suppress(anyio.BrokenResourceError):  # it may be ended early
+        with suppress(anyio.BrokenResourceError):  # the server may close the connection early
             await stream.send(request)
             await anyio.lowlevel.checkpoint()
             await stream.send(END)
@@ -60,7 +60,7 @@ async def answered(port: int, request: bytes, *, is_later: bool) -> list[bytes]:
 
 
 def changed(chance: random.Random) -> bytes:
-    """The request that is known, but for a byte or two."""
+    """Return `PRIMED` with one or two random changes."""
     request = bytearray(PRIMED)
     for _ in range(chance.choice((1, 1, 2))):
         at = chance.randrange(len(request))
@@ -116,7 +116,7 @@ async def test_scope_changed_by_an_application_stays_in_its_request() -> None:
     def take(head: Head, body: bytes) -> Told | None:
         return Told(head, body) if turn.pop() else None
 
-    turn = [False, False, True]  # the first is known from then on
+    turn = [False, False, True]  # the first head is cached from then on
     async with served(app, take) as port, await anyio.connect_tcp("127.0.0.1", port) as stream:
         for _ in range(3):
             await primed(stream)
@@ -124,10 +124,10 @@ async def test_scope_changed_by_an_application_stays_in_its_request() -> None:
 
 
 class Peer:
-    """A connection without a socket, and what came of its requests."""
+    """A server connection without a socket, and the results of its requests."""
 
     def __init__(self, take: Callable[[Head, bytes], Told | None], *, forgets: bool = False) -> None:
-        """One that `forgets` gives each request to the parser."""
+        """If `forgets`, the connection does not cache heads and gives each request to the parser."""
         self.sent = b""
         self.is_closed = False
         protocol = http_protocol(ServerSettings(), take)
@@ -138,7 +138,7 @@ class Peer:
         self._forgets = forgets
 
     async def hears(self, data: bytes) -> None:
-        """One packet; returns when all it led to is done."""
+        """Deliver one packet to the connection, and return when the packet is handled."""
         if self._forgets:
             self._line._header_cache = None  # pyright: ignore[reportPrivateUsage]  # that is the difference
         self._line.data_received(data)
@@ -207,7 +207,7 @@ TOLD_BODIES = [b"[17]", b"{}", b"x" * 100]
 
 
 def shaped(chance: random.Random, names: Sequence[bytes], place: int, odd: str = "") -> bytes:
-    """A request with these fields, its length at a place, and something odd."""
+    """Return a request with these fields, `Content-Length` at index `place`, and one irregularity of the kind `odd`."""
     lines = [name + chance.choice(USUAL) for name in names]
     body = chance.choice(TOLD_BODIES)
     told = chance.choice(LENGTHS_TOLD if odd != "length" else ODD_LENGTHS)
@@ -223,7 +223,7 @@ def shaped(chance: random.Random, names: Sequence[bytes], place: int, odd: str =
 
 
 def packets_of(chance: random.Random) -> list[bytes]:
-    """What one peer sends: requests that are nearly alike, mostly one by one."""
+    """Return the packets of one peer: similar requests, mostly one per packet."""
     shapes = [(chance.sample(FIELDS, chance.randrange(4)), chance.randrange(4)) for _ in range(chance.choice((1, 1, 2)))]
     oddities = [""] * 12 + ["value", "value", "field", "length", "body"]
     packets = [shaped(chance, *shape) for shape in shapes]
@@ -270,7 +270,7 @@ def plain(name: bytes = b"echo", more: Sequence[bytes] = (), body: bytes = b"[17
 
 
 async def parsed(*sent: bytes) -> list[bool]:
-    """Which of these requests on one connection went through the parser."""
+    """Return for each of these requests on one connection whether the parser read it."""
     read: list[bytes] = []
     peer = Peer(Told)
     with pytest.MonkeyPatch.context() as patch:

@@ -19,7 +19,7 @@ PAGE = resource.getpagesize()
 
 
 def handle_messages(count: int) -> int:
-    """Several large messages at a time, so often; the pages that the system handed out."""
+    """Allocate and free eight large messages `count` times, and return the number of page faults."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(count):
         blocks = [b"x" * BLOCK for _ in range(8)]
@@ -36,11 +36,11 @@ async def test_large_messages_reuse_memory_and_leave_none_allocated(monkeypatch:
     kept = Heap()
     kept.used()
     handle_messages(1)
-    assert handle_messages(20) < 8 * BLOCK // PAGE  # of one round; without it, there would be twenty
+    assert handle_messages(20) < 8 * BLOCK // PAGE  # the page faults of one round; without `Heap` there would be those of twenty
     while_busy = resident()
     with anyio.fail_after(5):
         while resident() > while_busy - 4 * BLOCK:
             await anyio.sleep(0.01)
-    kept.used()  # and on from there
+    kept.used()  # the same holds after the memory was returned to the system
     handle_messages(1)
     assert handle_messages(20) < 8 * BLOCK // PAGE

@@ -1,4 +1,4 @@
-"""A long text is written again as it came only where that is certain to be the text that was judged."""
+"""A long text's original bytes are sent on only if they certainly encode the text that was judged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def answer(*texts: str, **more: Any) -> dict[str, Any]:
 
 
 def with_inside(data: bytes, what: bytes) -> bytes:
-    """`what` in the middle of the long text."""
+    """Insert `what` into the middle of the long text."""
     at = data.index(b"way.", len(data) // 2)
     return data[:at] + what + data[at:]
 
@@ -74,7 +74,7 @@ STRING, REST_OF_STRING = re.compile(b'"' + STRING_END, re.DOTALL), re.compile(ST
 
 
 def place_of(data: bytes) -> bytes | None:
-    """What a long text may be the JSON of, found as a grammar says and in one piece."""
+    """Return the JSON string that may be extracted as a long text, found in the whole body with regular expressions."""
     start = data.find(b'"', 0, ENDS_BYTES)
     while start >= 0 and (short := STRING.match(data, start, start + ENDS_BYTES)) is not None:
         start = data.find(b'"', short.end(), ENDS_BYTES)
@@ -85,7 +85,7 @@ def place_of(data: bytes) -> bytes | None:
 
 
 def cut(data: bytes, chance: random.Random) -> list[bytes]:
-    """Pieces of it, some tiny, as they come over a network."""
+    """Split the data into chunks, some of them tiny, as they arrive over a network."""
     sizes = chance.choice([[1, 5, 100], [1_448], [4_095, 4_096, 8_192, 8_191], [16_384, 1, 65_536], [256_000], [40_000, 0, 3]])
     parts: list[bytes] = []
     at = 0

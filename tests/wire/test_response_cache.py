@@ -1,4 +1,4 @@
-"""Answers on one connection that begin alike: what is known of earlier heads never makes an answer other than it is."""
+"""Responses on one connection with similar heads: the cached heads never change the meaning of a later response."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DATES = (b"Sun, 22 Nov 2026 15:42:09 GMT", b"Mon, 23 Nov 2026 01:00:00 GMT")
 
 
 class Server:
-    """The other end of a connection at a time, and what the pool makes of what it says."""
+    """The server's end of one connection at a time; returns what the pool reads from the server's bytes."""
 
     def __init__(self, *, forgets: bool = False, max_bytes: int = MAX_BYTES) -> None:
         self.pool = ConnectionPool("up", connector("127.0.0.1", 9, None), max_body_bytes=max_bytes)
@@ -34,13 +34,13 @@ class Server:
         self.connect()
 
     def connect(self) -> None:
-        """A connection, in place of the one there was."""
+        """Replace the connection with a new one."""
         self.far = Far()
         self.line = ClientConnection(self.pool, asyncio.get_running_loop())
         self.line.connection_made(cast("Any", self.far))
 
     async def answers(self, packets: Sequence[bytes]) -> object:
-        """What one request gets by these packets, and whether its connection is kept after them; then the next is on another."""
+        """Return the response that one request gets from these packets, and whether the connection stays usable. If not, reconnect."""
         said = await self._answers(packets)
         is_kept = not self.far.is_closed and self.line.is_usable()
         if not is_kept:
@@ -70,7 +70,7 @@ class Server:
         return answer.status, dict(answer.headers), answer.body, said
 
     async def is_parsed(self, answer: bytes) -> bool:
-        """Whether this answer, which comes whole and is as long as it says, goes through the parser."""
+        """Return whether the parser reads this response, which arrives complete and has the right length."""
         fed: list[bytes] = []
 
         class Counting:
@@ -136,7 +136,7 @@ class Shape:
         return cls(chance.choice(FIRST), lines, chance.randrange(4))
 
     def answer(self, chance: random.Random, odd: str = "") -> bytes:
-        """One, with other values here and there, and something odd."""
+        """Return a response of this shape with some random values and one irregularity of the kind `odd`."""
         lines = [line if chance.randrange(4) else line.partition(b":")[0] + b": " + chance.choice(VALUES) for line in self.lines]
         body = chance.choice(BODIES)
         told = chance.choice([*ODD_LENGTHS, *MISTOLD] if odd == "length" else LENGTHS)
@@ -155,7 +155,7 @@ class Shape:
 
 
 def answers_of(chance: random.Random) -> list[list[bytes]]:
-    """What one server says, in packets: answers that are nearly alike, mostly one by one."""
+    """Return the responses of one server, each as a list of packets: similar responses, mostly one per packet."""
     shapes = [Shape.any(chance) for _ in range(chance.choice((1, 1, 2)))]
     oddities = [""] * 12 + ["value", "line", "length", "body", "first"]
     answers = [[shape.answer(chance)] for shape in shapes]

@@ -41,7 +41,7 @@ class ScriptedToolBox:
     """Tools by pattern, each behind a real gate as the catalog makes it."""
 
     def __init__(self, **functions: Callable[..., Any]) -> None:
-        """Keyword `agent__researcher=f` offers `f` as `agent/researcher`."""
+        """Add each function as a tool; the keyword `agent__researcher=f` adds `f` as `agent/researcher`."""
         self._tools: dict[str, Tool] = {}
         for name, function in functions.items():
             source, _, native = name.partition("__")
@@ -49,7 +49,7 @@ class ScriptedToolBox:
             self._tools[f"{source}/{native}"] = guard(tool, source=source)
 
     def add(self, pattern: str, tool: Tool) -> None:
-        """Offer one more."""
+        """Add a tool under this pattern."""
         self._tools[pattern] = tool
 
     async def tools(self, patterns: Sequence[str]) -> Sequence[Tool]:

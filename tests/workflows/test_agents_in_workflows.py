@@ -97,7 +97,7 @@ async def test_stream_of_a_workflow_has_the_parts_of_its_agents() -> None:
 
 
 class Picky:
-    """An agent of somebody else's: answers with an approval request first."""
+    """An agent that is not a Moongate class, and whose first response is an approval request."""
 
     id = "picky"
     name = "picky"
@@ -124,7 +124,7 @@ class Picky:
 
 def picky() -> tuple[Picky, SupportsAgentRun]:
     made = Picky()
-    return made, made  # pyright: ignore[reportReturnType]  # it only answers whole
+    return made, made  # pyright: ignore[reportReturnType]  # it does not support streaming
 
 
 @pytest.mark.requirement("WF9")

@@ -1,4 +1,4 @@
-"""Checkpoints: taken at every boundary, kept in memory or in JSON files, taken back by the same graph only."""
+"""Checkpoints: taken at every boundary between rounds, stored in memory or in JSON files, and restored only by the same graph."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Parcel:
 
 
 class Counting(Executor):
-    """Counts what it handles, in its own state and in the shared one."""
+    """An executor that counts its messages in its own state and in the workflow's shared state."""
 
     def __init__(self, id: str) -> None:
         super().__init__(id)

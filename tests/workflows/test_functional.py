@@ -192,7 +192,7 @@ async def test_requests_of_finished_steps_keep_their_numbers_and_answers(tmp_pat
 
 
 async def test_checkpoint_of_an_earlier_version_keeps_its_request_numbers(tmp_path: Path) -> None:
-    """Its finished steps say how many requests they put, and not where."""
+    """A checkpoint of an earlier version stores how many requests each finished step sent, but not at which place."""
 
     @step
     async def first(ctx: RunContext) -> str:
@@ -239,7 +239,7 @@ async def test_answer_applies_only_to_its_own_question(own_id: str | None) -> No
 
 
 def pending_of(result: WorkflowRunResult) -> list[tuple[str, Any]]:
-    """Id and data of the requests that a run put."""
+    """Return id and data of a run's requests for input."""
     return [(event.request_id, event.data) for event in result.get_request_info_events()]
 
 
@@ -351,7 +351,7 @@ def make():
 
 @pytest.fixture
 def code(tmp_path: Path) -> Iterator[Callable[[str], Awaitable[GuardedTool]]]:
-    """Publishes what `python: wf_functional:NAME` names."""
+    """Return a function that publishes the workflow `python: wf_functional:NAME` as a tool."""
     (tmp_path / "wf_functional.py").write_text(CODE)
 
     async def made(name: str) -> GuardedTool:

@@ -10,7 +10,7 @@ from gateway import AgentResponseUpdate, Content, Executor, WorkflowAgent, Workf
 
 
 class Tells(Executor):
-    """Reports on the way in the old manner."""
+    """An executor that reports progress with the deprecated `ctx.add_event`."""
 
     @handler
     async def tell(self, text: str, ctx: WorkflowContext[Any, str]) -> None:

@@ -34,7 +34,7 @@ def run_elsewhere(code: str) -> subprocess.CompletedProcess[str]:
 
 
 class Step(Executor):
-    """Writes down that it ran; the one called `d` kills its process instead where a file says so."""
+    """An executor that logs its run. The executor `d` kills its process instead if the file `deadly` exists."""
 
     @handler
     async def run(self, message: str, ctx: WorkflowContext[str, str]) -> None:
@@ -53,12 +53,12 @@ def build(storage: Any) -> Workflow:
 
 
 async def go_on(url: str, log: str) -> None:
-    """In a process of its own: run until it is killed."""
+    """Run the workflow in a separate process until the process is killed."""
     await build(SqlCheckpointStorage(url)).run(log)
 
 
 async def survive(url: str, folder: Path) -> None:
-    """A process is killed in its fourth step; this one goes on from the last checkpoint, and no step ran twice."""
+    """Kill a process in its fourth step, resume here from the last checkpoint, and check that no step ran twice."""
     log = folder / "log"
     (folder / "deadly").touch()
     code = f"import anyio; from tests.workflows.test_sql_checkpoints import go_on; anyio.run(go_on, {url!r}, {str(log)!r})"

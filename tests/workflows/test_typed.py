@@ -1,4 +1,4 @@
-"""The tool that a workflow in code is: arguments from what its start executor takes, results from what executors yield."""
+"""A workflow in code as a tool: its arguments have the start executor's input type, its results are the yielded outputs."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from tests.workflows.scripted import Relay
 
 
 class Meeting(Executor):
-    """Goes on only when `size` of them run at the same time; the first to arrive is the last to leave."""
+    """Waits until `size` executors run at the same time; the first to arrive is the last to leave."""
 
     size = 3
 
@@ -53,7 +53,7 @@ def fan(*middle: Executor, end: Executor) -> Workflow:
 
 
 async def collect(workflow: Workflow, message: Any) -> list[WorkflowEvent]:
-    """The events of a run that fails."""
+    """Return the events of a run that fails with `ToolFailed`."""
     events: list[WorkflowEvent] = []
     with pytest.raises(ToolFailed):
         async for event in workflow.run(message, stream=True):

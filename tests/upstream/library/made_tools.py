@@ -8,7 +8,7 @@ from tests.fakes.running import ROOT, upstream_stdio
 
 
 class Make:
-    """Makes a tool for one way."""
+    """Makes an `MCPTool` for one transport and era, which `way` names."""
 
     def __init__(self, way: str, urls: dict[str, str]) -> None:
         self.transport, self.era = way.split()

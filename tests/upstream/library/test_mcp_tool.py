@@ -40,7 +40,7 @@ for line in sys.stdin:
         error = {"code": -32601, "message": "Method not found"}
         print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "error": error}), flush=True)
 """
-"""A server that announces nothing and writes down what it is asked."""
+"""A server that declares no capabilities and records the requests that it receives."""
 
 
 @pytest.mark.requirement("MC2", "MC3")
@@ -286,7 +286,7 @@ async def test_approval_mode_is_set_per_tool(urls: dict[str, str], mode: Any, ex
 
 
 class Person(NoCaller):
-    """Answers every question the same."""
+    """A caller who gives the same answer to every question."""
 
     def __init__(self, action: str) -> None:
         self.answer: dict[str, Any] = {"action": action, "content": {"decision": "approve"}}
@@ -334,7 +334,7 @@ def list_directory(path: str) -> str:
     return " ".join(sorted(file.name for file in Path(path).iterdir()))
 server.run()
 """
-"""Stands in for the published server of the example; `make accept` runs the example with that one."""
+"""A stand-in for the published server of the example; `make accept` runs the example with the published server."""
 
 
 def test_documented_example_behaves_as_documented(tmp_path: Path) -> None:

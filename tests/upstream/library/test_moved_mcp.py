@@ -49,12 +49,12 @@ def calling(name: str, arguments: str = "{}") -> ScriptedChatClient:
 
 
 def result_in(client: ScriptedChatClient) -> str:
-    """What the model read of the first call."""
+    """Return the result of the first call as the model received it."""
     return "".join(str(c.result) for m in client.requests[1][0] for c in m.contents if c.type == "function_result")
 
 
 async def received(url: str, arguments: str, host: dict[str, Any], **options: Any) -> dict[str, Any]:
-    """The arguments that reached `echo` when an agent called it with these host values."""
+    """Have an agent call `echo` with these host values, and return the arguments that the server received."""
     seen: list[dict[str, Any]] = []
 
     def parse(result: Any) -> str:
