@@ -264,7 +264,7 @@ Measured {date} on {machine}.
 - A slot has up to {calls:,} calls, in {rounds} rounds. Targets for ratios that vary much have three or nine times as many rounds.
 - A slot is measured again, up to three times, if the host takes more than a fiftieth of it for others.
 - All default guards are on unless a row says otherwise. Milliseconds, calls per second and M3 depend on the machine; other ratios hardly
-  do. M3 is higher where a sleeping process wakes quickly: on an AMD EPYC it was 4 to 6, and 5 for the byte proxy in Python
+  do. On an AMD EPYC, where nginx adds 0.05 ms instead of 0.20 ms, M3 was 4 to 6, and 5 for the byte proxy in Python
   (`benchmarks/RESULTS.md`).
 """
 

@@ -97,7 +97,7 @@ class SourceListing:
     @property
     def serves_skills(self) -> bool:
         """Whether the source supports the MCP skills extension (SEP-2640) now; for a remote server, this is known once it has connected."""
-        return getattr(self.entry.source, "serves_skills", False)  # `isinstance` with `SkillServing` takes 50 µs on Python 3.11
+        return getattr(self.entry.source, "serves_skills", False)  # `isinstance` with `SkillServing` takes 30 µs on Python 3.11
 
     def admits(self, principal: Principal, kind: ScopeKind, native: str) -> bool:
         """Return whether the scopes of the principal include the entry of this source with the given kind and native name or URI."""

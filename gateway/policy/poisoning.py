@@ -13,12 +13,12 @@ text that a hostile server writes for that purpose; a chain takes linear time.
 from __future__ import annotations
 
 import re
-import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import cast
+from unicodedata import category, normalize
 
 from gateway.json_types import JsonMapping, JsonValue, members_of, objects_in
 
@@ -431,8 +431,8 @@ def _plain(text: str) -> str:
 
     Line ends are kept. The patterns are in lower case, because a search that ignores case takes twice as long.
     """
-    shown = "".join(c for c in unicodedata.normalize("NFKC", text) if c == "\n" or unicodedata.category(c) not in ("Cf", "Cc", "Mn"))
-    shown = shown.casefold().replace("\u2019", "'").replace("\u2018", "'")
+    shown = "".join(c for c in normalize("NFKC", text).casefold() if c == "\n" or category(c) not in ("Cf", "Cc", "Mn"))
+    shown = shown.replace("\u2019", "'").replace("\u2018", "'").replace("\u0131", "i")  # the dotless i
     return _EMPTY_LINES.sub("\n\n", _INDENTED.sub("\n", _SPACES.sub(" ", shown)))
 
 
