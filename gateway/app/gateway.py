@@ -178,6 +178,8 @@ class Gateway:
             state_key=state_key,
         )
         self._server.judge_callers_by(self.keys.current)
+        if kept.url is not None:  # several gateways may share the database server
+            self._server.share_sessions(records)
         self._server.keep_tasks_in(records, config.tasks, task_tools)
         tasks = self._tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)

@@ -126,6 +126,14 @@ class CloseableCaller(Caller, Protocol):
         ...
 
 
+class SharedChanges(Protocol):
+    """Interface of the object that shares changes of 2025 sessions with the replicas of the gateway (`SealedSessions`)."""
+
+    async def share(self, session: LegacySession) -> None:
+        """Store the log level and the watched resources of a session for the other replicas. Does not raise."""
+        ...
+
+
 class Clients:
     """Stores the 2025 sessions of the server, and builds the call context (`CallContext`) of each request of a 2025 or 2026 client."""
 
@@ -143,12 +151,23 @@ class Clients:
         self._on_close = on_close
         self._ask_timeout_seconds = ask_timeout_seconds
         self._count = 0
+        self.sealed: SharedChanges | None = None
+        """Shares changes of sessions with the replicas of this gateway; `None` without replicas."""
         self.tasks: TaskGroup | None = None
         """Task group in which notifications are sent that a rate limit delays; `None` while the server is not running."""
 
     def all(self) -> list[LegacySession]:
         """Return every open 2025 session whose client completed the handshake, or sent another request (`LegacySession.is_here`)."""
         return [session for session in (*self._sessions.values(), *self._fast.values()) if session.is_here]
+
+    def of_wire_id(self, wire_id: str) -> LegacySession | None:
+        """Return the open 2025 session with this `Mcp-Session-Id`; `None` if this process has none."""
+        return self._by_wire_id.get(wire_id)
+
+    async def share(self, session: LegacySession) -> None:
+        """Let the replicas of this gateway know the log level and the watched resources of a session, after its client changed them."""
+        if self.sealed is not None:
+            await self.sealed.share(session)
 
     def session_of(self, ctx: RequestContext) -> LegacySession:
         """Return the 2025 session of a request that the MCP SDK handles. The first request on the SDK's connection creates the session."""
@@ -300,6 +319,11 @@ class Clients:
         made = CallContext.of_request(last, principal, request_meta(meta) if meta else _NO_META, ports, late_clock)
         session.plain = made.facts
         return made
+
+    def own_context(self, session: LegacySession, principal: Principal) -> CallContext:
+        """Build the context in which the gateway itself acts for a 2025 session, without a request of its client."""
+        facts = CallFacts(principal=principal, client=session.profile, ask_timeout_seconds=self._ask_timeout_seconds)
+        return CallContext(facts, CallPorts())
 
     def modern_context(
         self,

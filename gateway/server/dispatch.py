@@ -36,6 +36,7 @@ from gateway.protocol import (
 from gateway.sdk import load
 from gateway.server.bodies import COUNTED_SCOPE_KEY, BufferedReceive, problem_of
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY, LegacySession
+from gateway.server.fast_path.continued_sessions import ContinuedParts, ContinuedSessions
 from gateway.server.fast_path.fast_sessions import FastSessions, SessionParts
 from gateway.server.fast_path.handshake import plain_initialize
 from gateway.server.fast_path.plain_answers import DISCOVER, METHODS, PlainRequest, plain_request
@@ -81,7 +82,7 @@ Write = Callable[[bytes], Awaitable[None]]
 """A function that sends whole lines (bytes that end in a newline) to a stdio client."""
 
 
-class ServerParts(CallParts, SdkParts, SessionParts, Protocol):
+class ServerParts(CallParts, SdkParts, SessionParts, ContinuedParts, Protocol):
     """The interface of `GatewayServer` that is needed to answer requests without the MCP SDK, and to start the SDK for other requests."""
 
 
@@ -105,6 +106,7 @@ class HttpDispatch:
         self._path = path
         self._max_request_bytes = max_request_bytes
         self._sessions = FastSessions(app, server, table)
+        self._continued = ContinuedSessions(server.sealed, self._sessions, server, table)
         self._calls = PlainCalls(server, self._sessions.delegate)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -112,6 +114,7 @@ class HttpDispatch:
         if scope["type"] == "lifespan":
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._sessions.run)
+                tasks.start_soon(self._continued.run)
                 await self._app(scope, receive, send)
                 tasks.cancel_scope.cancel()
             return
@@ -120,8 +123,12 @@ class HttpDispatch:
             await self._app(scope, receive, send)
             return
         head, replay = Head(scope), BufferedReceive(receive)
+        refusal = await self._continued.prepare(head, principal)
+        if refusal is not None:
+            await refusal.to_response(is_rpc=True)(scope, receive, send)
+            return
         if head.method == "DELETE":
-            self._server.clients.leave_to_sdk(_session_id(head), principal)
+            self._server.clients.leave_to_sdk(head.session_id, principal)
         if not self._uses_fast_path:
             await self._app(scope, receive, send)
             return
@@ -195,7 +202,7 @@ class HttpDispatch:
         version = head.fields.get(b"mcp-protocol-version")
         if version in _MODERN:
             return True
-        session = self._server.clients.seen_session(_session_id(head), principal)
+        session = self._server.clients.seen_session(head.session_id, principal)
         if session is None or (version is not None and version.decode("latin-1") != session.profile.protocol_version):
             return False
         return session
@@ -478,10 +485,6 @@ class LineDispatch:
 async def _load_later() -> None:
     await anyio.sleep(LOAD_SECONDS)
     await load("gateway.server.sdk_path.sdk_lines")
-
-
-def _session_id(head: Head) -> str:
-    return head.fields.get(b"mcp-session-id", b"").decode("latin-1")
 
 
 def _is_request(message: JsonMapping) -> bool:

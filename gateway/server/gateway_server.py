@@ -34,11 +34,14 @@ from gateway.server.clients import Clients, LegacySession
 from gateway.server.fast_path.plain_answers import PlainAnswers
 from gateway.server.listings import Listings
 from gateway.server.parked import ParkedCalls
+from gateway.server.sealed_sessions import SealedSessions, SessionStore
 from gateway.server.task_calls import CurrentCaller, TaskHandler
 from gateway.server.usage import Usages
+from gateway.server.watches import Watches
 from gateway.storage.records import Records
 from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task_tools import TaskTools
+from gateway.tools.context import CallContext
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -106,6 +109,9 @@ class GatewayServer:
         self.clients = Clients(self._released, ask_timeout_seconds=ask_timeout_seconds)
         self.lists = Listings(catalog, page_size=page_size, own_id=own_id)
         self.changes = Changes(catalog, self.clients)
+        self.watches = Watches(catalog)
+        self.sealed: SealedSessions | None = None
+        """Makes session ids that every replica can continue; `None` if this gateway has no replicas (`share_sessions`)."""
         self.skills = SkillCatalog(catalog)
         self.plain = PlainAnswers(self)
         """Answers `server/discover` and listing requests without the MCP SDK."""
@@ -126,6 +132,19 @@ class GatewayServer:
         Call this before the server is entered. `current` returns a caller with its current rights, or `None` if its key is no longer valid.
         """
         self._current = current
+
+    def share_sessions(self, store: SessionStore) -> None:
+        """Let the replicas of this gateway continue its 2025 sessions, and this gateway theirs. They share `store`.
+
+        Call this before the server is entered.
+        """
+        self.sealed = self.clients.sealed = SealedSessions(hmac.digest(self.state_key, b"session-ids", "sha256"), store)
+
+    def context_of(self, session: LegacySession) -> CallContext | None:
+        """Return the context in which the gateway itself acts for a 2025 session; `None` if the key of its caller is no longer valid."""
+        principal = Principal(session.opened_by)
+        current = principal if self._current is None else self._current(principal)
+        return None if current is None else self.clients.own_context(session, current)
 
     async def __aenter__(self) -> GatewayServer:
         self.group = group = await self._stack.enter_async_context(anyio.create_task_group())
@@ -238,8 +257,7 @@ class GatewayServer:
         return Route(AGUI_PATH + "{agent}", Utf8Bodies(request_response(serve), max_request_bytes, is_rpc=False), methods=["POST"])
 
     async def _released(self, session: LegacySession) -> None:
-        if self._sdk is not None:
-            await self._sdk.released(session)
+        await self.watches.release(session)
         if self.catalog.disclosure is not None:
             self.catalog.disclosure.forget(scope_of(session.profile.session_id, ""))
 

@@ -62,6 +62,11 @@ class Head(RequestHead):
         return fields.get(b"content-type", b"").lower().startswith(b"application/json") and self.accepted >= _MEDIA_TYPES
 
     @property
+    def session_id(self) -> str:
+        """The `Mcp-Session-Id` of the request; empty if it has none."""
+        return self.fields.get(b"mcp-session-id", b"").decode("latin-1")
+
+    @property
     def accepted(self) -> set[bytes]:
         """The media types in the `Accept` header, without parameters."""
         return {kind.partition(b";")[0].strip().lower() for kind in self.fields.get(b"accept", b"").split(b",")}

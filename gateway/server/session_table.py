@@ -51,6 +51,21 @@ class SessionTable:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __contains__(self, wire_id: str) -> bool:
+        return wire_id in self._entries
+
+    def ids(self) -> list[str]:
+        """Return the `Mcp-Session-Id` of every open session."""
+        return list(self._entries)
+
+    def end(self, wire_id: str) -> None:
+        """End a session, because its client ended it at another replica. Do nothing if it is not open here."""
+        entry = self._entries.get(wire_id)
+        if entry is not None:
+            logger.info("session ended reason=deleted-elsewhere session=%s", wire_id[:SHOWN_CHARACTERS])
+            self._forget(wire_id)
+            entry[1].evict()
+
     def admit(self, usage: Usage) -> Refusal | None:
         """Make room for a new session of the caller whose sessions `usage` counts. Return a refusal if this is not possible, else `None`.
 

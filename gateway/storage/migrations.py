@@ -115,9 +115,16 @@ ALTER TABLE sessions ADD COLUMN gateway TEXT NOT NULL DEFAULT '';
 ALTER TABLE sampling_use ADD COLUMN gateway TEXT NOT NULL DEFAULT '';
 """
 
+_CLIENT_SESSIONS = """
+CREATE TABLE client_sessions (name TEXT PRIMARY KEY, number INTEGER NOT NULL, log_level TEXT NOT NULL, watched TEXT NOT NULL,
+    is_ended INTEGER NOT NULL, until {float} NOT NULL);
+CREATE INDEX client_sessions_number ON client_sessions (number);
+INSERT INTO client_sessions (name, number, log_level, watched, is_ended, until) VALUES ('', 0, '', '[]', 0, 0);
+"""
+
 STEPS: tuple[str, ...] = (
     _FIRST, _SESSIONS, _TASKS, _RULES, _CHECKPOINTS, _QUEUES, _QUESTIONS, _OWNERS, _KEYS, _APPROVERS, _DEATHS, _GATEWAYS,
-    _RULES_OF_GATEWAYS, _STATE_OF_GATEWAYS,
+    _RULES_OF_GATEWAYS, _STATE_OF_GATEWAYS, _CLIENT_SESSIONS,
 )  # fmt: skip
 """SQL of the migrations: step n (from 1) migrates from schema version n - 1 to n.
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gateway.storage.agent_sessions import Sessions
     from gateway.storage.approval_rules import ApprovalRules
     from gateway.storage.audit import AuditLog
+    from gateway.storage.client_sessions import ClientSessions
     from gateway.storage.engine import Database
     from gateway.storage.pending_questions import PendingQuestions
     from gateway.storage.sampling_use import SamplingUse
@@ -118,6 +119,12 @@ class Records:
     async def sessions(self) -> Sessions:
         """Open the database if necessary, and return the store of sessions (conversations with agents). Raises `StorageError`."""
         return (await self._open()).sessions
+
+    async def client_sessions(self) -> ClientSessions:
+        """Open the database if necessary, and return the store of 2025 sessions that replicas share. Raises `StorageError`."""
+        from gateway.storage.client_sessions import ClientSessions
+
+        return ClientSessions((await self._open()).database)
 
     async def database(self) -> Database:
         """Open the database if necessary, and return it, for stores in other packages. Raises `StorageError`."""

@@ -66,6 +66,13 @@ A call that runs in a session reserves the session until `held_until`, under a r
 processes of the same `gateway` see a session (`of_gateway`).
 """
 
+client_sessions = _table("client_sessions", "name", "number", "log_level", "watched", "is_ended", "until")
+"""The state that replicas share about 2025 sessions of clients, one row per session that differs from its initial state.
+
+`name` identifies the session, `watched` is a JSON list of URIs, and `number` increases with each change of a row. The row with an empty
+name has the number of the latest change.
+"""
+
 history = _table("history", "id", "owner", "session", "messages", "at")
 """The messages of conversations: one row per run of an agent, with a JSON list, so that messages of concurrent runs never interleave."""
 

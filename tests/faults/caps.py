@@ -88,7 +88,7 @@ CAPS: tuple[Cap, ...] = (
         "test_longest_parked_call_is_evicted_at_the_principals_limit",
     ),
     Cap(
-        "gateway.server.sdk_path.read_methods:MAX_WATCHED",
+        "gateway.server.watches:MAX_WATCHED",
         "resources that one client watches",
         "tests/attacks/test_watching.py",
         "test_client_watches_so_many_resources_and_no_more",

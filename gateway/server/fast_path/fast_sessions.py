@@ -39,9 +39,11 @@ from gateway.server.fast_path.session_messages import INITIALIZED, handle_messag
 from gateway.server.handover import SdkPath, SessionTakeover
 from gateway.server.head import Head
 from gateway.server.in_flight import InFlightCall
+from gateway.server.sealed_sessions import SealedSessions
 from gateway.server.session_table import SHOWN_CHARACTERS, Reason, SessionTable
 from gateway.server.usage import Usages
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
+from gateway.tools.ports import ClientProfile
 from gateway.wire.rpc_envelope import response
 from gateway.wire.sse import encode_comment
 
@@ -81,6 +83,8 @@ class SessionParts(Protocol):
     clients: Clients
     usages: Usages
     plain: PlainAnswers
+    sealed: SealedSessions | None
+    """Makes session ids that every replica can continue; `None` without replicas."""
 
     def introduction(self, version: str, principal: Principal) -> JsonObject:
         """Return the result of `initialize` for a caller. `version` is the negotiated protocol version."""
@@ -167,11 +171,18 @@ class FastSessions:
             await refusal.to_response(is_rpc=True, number=hello.number)(scope, receive, send)
             return True
         result = self._parts.introduction(hello.client.protocol_version, principal)
-        session = FastSession(uuid4().hex, to_json(message), self._evict)
-        session.legacy = self._clients.open_session(session.wire_id, hello.client, session, principal, idle_seconds=IDLE_SECONDS)
-        self._sessions[session.wire_id] = session
-        self._table.opened(usage, session)
+        body, sealed = to_json(message), self._parts.sealed
+        wire_id = sealed.seal(body, principal.id) if sealed is not None else ""
+        session = self.open(wire_id or uuid4().hex, body, hello.client, principal)
         return await _send(session, send, to_json(response(hello.number, result)))
+
+    def open(self, wire_id: str, body: bytes, client: ClientProfile, principal: Principal) -> FastSession:
+        """Open the session `wire_id` of a client, whose `initialize` request has the given body. The caller has checked the quotas."""
+        session = FastSession(wire_id, body, self._evict)
+        session.legacy = self._clients.open_session(wire_id, client, session, principal, idle_seconds=IDLE_SECONDS)
+        self._sessions[wire_id] = session
+        self._table.opened(self._parts.usages.of(principal), session)
+        return session
 
     # -- requests of a session -----------------------------------------------------------------------------------
 
@@ -193,7 +204,10 @@ class FastSessions:
         self, session: FastSession, principal: Principal, message: JsonObject, scope: Scope, receive: Receive, send: Send
     ) -> bool:
         """Answer a message of a session without the MCP SDK, and return true. Return false, without any effect, if it needs the SDK."""
+        level = session.legacy.log_level
         answer = handle_message(session.legacy, message)
+        if session.legacy.log_level != level:
+            await self._clients.share(session.legacy)
         if isinstance(answer, PlainRequest):
             owner = str(session.legacy.profile.session_id)
             listed = await self._parts.plain.answer_in_session(answer, principal, owner, is_resumable=True)

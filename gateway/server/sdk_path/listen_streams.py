@@ -25,9 +25,9 @@ from gateway.errors import GatewayError
 from gateway.protocol import INVALID_PARAMS, RpcError
 from gateway.server.changes import SEND_SECONDS
 from gateway.server.clients import Clients, RequestContext
-from gateway.server.sdk_path.read_methods import MAX_WATCHED
 from gateway.server.sdk_path.task_notifications import TaskNotifications
 from gateway.server.sdk_path.wire_caller import WireCaller
+from gateway.server.watches import MAX_WATCHED
 from gateway.tools.base import ChangeKind
 
 logger = logging.getLogger(__name__)

@@ -19,21 +19,18 @@ from mcp_types import (
 )
 
 from gateway.catalog import Catalog
-from gateway.errors import GatewayError
 from gateway.gate.rpc_errors import to_rpc_error
 from gateway.json_types import JsonObject
-from gateway.protocol import INVALID_PARAMS, RpcError
+from gateway.protocol import RpcError
 from gateway.server.calls import input_required_to_wire
-from gateway.server.clients import Clients, LegacySession, RequestContext, is_modern, scope_of_request
+from gateway.server.clients import Clients, RequestContext, is_modern, scope_of_request
 from gateway.server.parked import ParkedCalls, open_upstream_state, seal_upstream_state
 from gateway.server.sdk_path.wire_caller import WireCaller
+from gateway.server.watches import Watches
 from gateway.tools.base import Finished, InputRequired, cacheable, complete_result
 from gateway.tools.context import CallContext
 from gateway.tools.drive import drive_rounds
 from gateway.tools.ports import Era
-
-MAX_WATCHED = 1_000
-"""Maximum number of resources to whose updates a 2025 session, or one listen stream of a 2026 client, may subscribe."""
 
 Outcome = Finished | InputRequired
 
@@ -41,11 +38,14 @@ Outcome = Finished | InputRequired
 class ReadMethods:
     """Request handlers of the MCP SDK's server for reads, prompts, completion, resource subscriptions and `logging/setLevel`."""
 
-    def __init__(self, catalog: Catalog, clients: Clients, parked: ParkedCalls) -> None:
-        """`parked` keeps the reads and prompts of 2026 clients that request input while they run, until the client's next request."""
+    def __init__(self, catalog: Catalog, clients: Clients, parked: ParkedCalls, watches: Watches) -> None:
+        """`watches` adds and removes the resource subscriptions of 2025 sessions.
+
+        `parked` keeps the reads and prompts of 2026 clients that request input while they run, until the client's next request."""
         self._catalog = catalog
         self._clients = clients
         self._parked = parked
+        self._watches = watches
 
     async def read(self, ctx: RequestContext, params: ReadResourceRequestParams) -> JsonObject:
         """Serve a `resources/read` request of a 2025 or 2026 client."""
@@ -72,43 +72,27 @@ class ReadMethods:
     async def subscribe(self, ctx: RequestContext, params: SubscribeRequestParams) -> JsonObject:
         """Serve a `resources/subscribe` request of a 2025 client. If its session already watches the resource, nothing changes."""
         session, uri = self._clients.session_of(ctx), str((ctx.params or {}).get("uri") or params.uri)
-        if session.watched[uri]:
-            return {}
-        if len(session.watched) >= MAX_WATCHED:
-            raise RpcError(INVALID_PARAMS, f"A client may watch at most {MAX_WATCHED} resources.")
-        session.watched[uri] = 1
         try:
-            await self._catalog.watch(uri, self._clients.context(ctx, WireCaller(ctx)))
-        except Exception as error:
-            del session.watched[uri]
-            raise to_rpc_error(error, "legacy") from None
-        except BaseException:  # the request was cancelled: a repeated request must try again
-            del session.watched[uri]
+            if await self._watches.add(session, uri, self._clients.context(ctx, WireCaller(ctx))):
+                await self._clients.share(session)
+        except RpcError:
             raise
+        except Exception as error:
+            raise to_rpc_error(error, "legacy") from None
         return {}
 
     async def unsubscribe(self, ctx: RequestContext, params: UnsubscribeRequestParams) -> JsonObject:
         """Serve a `resources/unsubscribe` request of a 2025 client."""
         session, uri = self._clients.session_of(ctx), str((ctx.params or {}).get("uri") or params.uri)
-        if session.watched.pop(uri, 0):
-            await self._unwatch(uri)
+        if await self._watches.remove(session, uri):
+            await self._clients.share(session)
         return {}
-
-    async def release(self, session: LegacySession) -> None:
-        """Stop watching all resources to which a 2025 session subscribed, because the session ended."""
-        for uri in list(session.watched):
-            await self._unwatch(uri)
-        session.watched.clear()
-
-    async def _unwatch(self, uri: str) -> None:
-        try:
-            await self._catalog.unwatch(uri)
-        except GatewayError:
-            return  # the source was removed or no longer has the resource, so there is no subscription to undo
 
     async def set_level(self, ctx: RequestContext, params: SetLevelRequestParams) -> JsonObject:
         """Serve a `logging/setLevel` request of a 2025 client, which sets the log level of its session only."""
-        self._clients.session_of(ctx).log_level = params.level
+        session = self._clients.session_of(ctx)
+        session.log_level = params.level
+        await self._clients.share(session)
         return {}
 
     async def _answer(self, ctx: RequestContext, work: Callable[[CallContext], Awaitable[Outcome]], *, may_wait: bool) -> JsonObject:

@@ -36,7 +36,7 @@ from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.metadata import via_of
 from gateway.server.calls import CallHandler
 from gateway.server.changes import Changes
-from gateway.server.clients import Clients, LegacySession, RequestContext, is_modern, presence_of, principal_of, scope_of_request
+from gateway.server.clients import Clients, RequestContext, is_modern, presence_of, principal_of, scope_of_request
 from gateway.server.in_flight import call_in
 from gateway.server.listings import LISTINGS, ListingRequest, Listings
 from gateway.server.parked import ParkedCalls
@@ -49,6 +49,7 @@ from gateway.server.sdk_path.task_notifications import TaskNotifications
 from gateway.server.sdk_path.wire_caller import WireCaller
 from gateway.server.task_calls import TaskHandler
 from gateway.server.usage import UNCOUNTED_METHODS, Usages
+from gateway.server.watches import Watches
 from gateway.tasks.runner import TaskRunner
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.telemetry.mcp_operations import measured
@@ -115,6 +116,7 @@ class Parts(Protocol):
     catalog: Catalog
     clients: Clients
     changes: Changes
+    watches: Watches
     usages: Usages
     lists: Listings
     skills: SkillCatalog
@@ -152,7 +154,7 @@ class SdkServer:
         task_notifications = TaskNotifications(parts.tasks, methods, parts.clients, parts.group, parts.runner)
         self._listening = ListenStreams(parts.catalog, parts.clients, task_notifications)
         parts.changes.streams = self._listening
-        self._reads = ReadMethods(parts.catalog, parts.clients, parts.parked)
+        self._reads = ReadMethods(parts.catalog, parts.clients, parts.parked, parts.watches)
         name, version = str(parts.identity["name"]), str(parts.identity["version"])
         self.mcp = Server[Any](name, version=version, get_tool_input_schema=parts.catalog.input_schema)
         self._register(parts)
@@ -174,10 +176,6 @@ class SdkServer:
     def close(self) -> None:
         """End every listen stream of 2026 clients, with a proper response to its request."""
         self._listening.close()
-
-    async def released(self, session: LegacySession) -> None:
-        """Stop watching the resources to which a 2025 session subscribed, because the session ended."""
-        await self._reads.release(session)
 
     async def _count_call(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
         """Middleware: count an HTTP request as a call of its caller while it runs, or refuse the request if a quota is used up.

@@ -1,0 +1,114 @@
+"""`ContinuedSessions`: continues the 2025 sessions that another replica of the gateway opened, and applies changes that replicas share."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Protocol, cast
+
+from gateway.auth.principal import Principal
+from gateway.errors import StorageError
+from gateway.protocol import INTERNAL_ERROR
+from gateway.server.clients import Clients, LegacySession
+from gateway.server.fast_path.fast_sessions import FastSessions
+from gateway.server.fast_path.handshake import plain_initialize
+from gateway.server.head import Head
+from gateway.server.http_responses import Refusal
+from gateway.server.sealed_sessions import SealedSessions, name_of
+from gateway.server.session_table import SHOWN_CHARACTERS, SessionTable
+from gateway.server.usage import RETRY_SECONDS, Usages
+from gateway.server.watches import Watches
+from gateway.tools.context import CallContext
+from gateway.tools.ports import LogLevel
+from gateway.wire.jsonrpc import decode_object
+
+if TYPE_CHECKING:
+    from gateway.storage.client_sessions import ClientSessionRow
+
+logger = logging.getLogger(__name__)
+
+_NOT_CONTINUED = "The gateway's database does not answer, so this session cannot be continued now. Try again."
+_NOT_ENDED = "The gateway's database does not answer, so the session was not ended. Try again."
+
+
+class ContinuedParts(Protocol):
+    """The part of `GatewayServer`'s interface that is needed to continue sessions of other replicas."""
+
+    clients: Clients
+    usages: Usages
+    watches: Watches
+
+    def context_of(self, session: LegacySession) -> CallContext | None:
+        """Return the context in which the gateway itself acts for a session; `None` if the key of its caller is no longer valid."""
+        ...
+
+
+class ContinuedSessions:
+    """Opens sessions of other replicas at their first request here. `run` applies the changes that other replicas have stored."""
+
+    def __init__(self, sealed: SealedSessions | None, sessions: FastSessions, parts: ContinuedParts, table: SessionTable) -> None:
+        """`sealed` reads the session ids, and is `None` without replicas. `sessions` opens sessions, and `table` has all that are open."""
+        self._sealed = sealed
+        self._sessions = sessions
+        self._parts = parts
+        self._table = table
+
+    async def run(self) -> None:
+        """Apply the changes of sessions that other replicas have stored, until cancelled. Without replicas, return at once."""
+        if self._sealed is not None:
+            await self._sealed.run(self._apply)
+
+    async def prepare(self, head: Head, principal: Principal) -> Refusal | None:
+        """Open the session of a request if another replica opened it; before a DELETE, store for the replicas that the client ended it.
+
+        Return a refusal if a quota does not allow the session, or the database does not answer; else `None`. An id that names no session of
+        the replicas, or one that its client ended, opens nothing; the SDK path then answers 404.
+        """
+        sealed, wire_id, is_delete = self._sealed, head.session_id, head.method == "DELETE"
+        if sealed is None or (wire_id in self._table and not is_delete) or (body := sealed.open(wire_id, principal.id)) is None:
+            return None
+        try:
+            if wire_id not in self._table:
+                refusal = await self._continue(sealed, wire_id, body, principal)
+                if refusal is not None:
+                    return refusal
+            if is_delete:
+                await sealed.end(wire_id)
+        except StorageError:
+            return Refusal(503, INTERNAL_ERROR, _NOT_ENDED if is_delete else _NOT_CONTINUED, RETRY_SECONDS)
+        return None
+
+    async def _continue(self, sealed: SealedSessions, wire_id: str, body: bytes, principal: Principal) -> Refusal | None:
+        """Open a session that another replica opened, unless its client ended it. Raises `StorageError`."""
+        state = await sealed.state_of(wire_id)
+        if wire_id in self._table or sealed.was_ended(wire_id) or (state is not None and state.is_ended):
+            return None
+        return await self._open(wire_id, body, principal, state)
+
+    async def _open(self, wire_id: str, body: bytes, principal: Principal, state: ClientSessionRow | None) -> Refusal | None:
+        message = decode_object(body)
+        hello = None if message is None else plain_initialize(message)
+        if hello is None:
+            return None
+        refusal = self._table.admit(self._parts.usages.of(principal))
+        if refusal is not None:
+            return refusal
+        session = self._sessions.open(wire_id, body, hello.client, principal).legacy
+        session.is_initialized = session.is_here = True
+        logger.info("session continued session=%s", wire_id[:SHOWN_CHARACTERS])
+        if state is not None:
+            await self._match(session, state)
+        return None
+
+    async def _apply(self, state: ClientSessionRow) -> None:
+        """Apply the stored state of a session to the session of this process, if it is open here."""
+        wire_id = next((wire_id for wire_id in self._table.ids() if name_of(wire_id) == state.name), "")
+        if state.is_ended:
+            self._table.end(wire_id)
+        elif (session := self._parts.clients.of_wire_id(wire_id)) is not None:
+            await self._match(session, state)
+
+    async def _match(self, session: LegacySession, state: ClientSessionRow) -> None:
+        session.log_level = cast("LogLevel", state.log_level)
+        ctx = self._parts.context_of(session)
+        if ctx is not None:
+            await self._parts.watches.match(session, state.watched, ctx)

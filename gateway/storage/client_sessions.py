@@ -1,0 +1,83 @@
+"""`ClientSessions`: stores the state that replicas share about 2025 sessions of clients over HTTP.
+
+The `Mcp-Session-Id` itself contains what a session needs (`server.sealed_sessions`). A row exists only for a session that differs: it has
+another log level, watches resources, or was ended by its client. Rows are numbered in the order in which they change, so that a replica
+reads only the rows that changed since its last look.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from gateway.storage.engine import Database
+from gateway.storage.tables import client_sessions
+
+MAX_ROWS = 1_000
+"""Maximum number of changed rows that one look returns; the next look returns the following rows."""
+
+_LAST = client_sessions.c.name == ""
+"""Selects the row that has no session, but the number of the latest change."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSessionRow:
+    """The shared state of one 2025 session. `name` is the part of its `Mcp-Session-Id` that identifies it (`sealed_sessions.name_of`)."""
+
+    name: str
+    log_level: str
+    watched: Sequence[str]
+    """URIs of the resources to whose updates the client subscribed."""
+    is_ended: bool = False
+    """Whether the client ended the session with DELETE, so that no replica may continue it."""
+
+
+class ClientSessions:
+    """Stores the log level, the subscriptions and the end of 2025 sessions. Every method raises `StorageError`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def get(self, name: str) -> ClientSessionRow | None:
+        """Return the row of a session; `None` if the session has the initial state."""
+        found = await self._database.rows(sa.select(client_sessions).where(client_sessions.c.name == name))
+        return _to_row(found[0]) if found else None
+
+    async def put(self, row: ClientSessionRow, *, until: float, now: float) -> None:
+        """Store the state of a session until the time `until` (seconds since the epoch), and delete expired rows.
+
+        A session that was ended stays ended.
+        """
+        values: dict[str, Any] = {
+            "log_level": row.log_level, "watched": json.dumps(list(row.watched)), "is_ended": int(row.is_ended), "until": until,
+        }  # fmt: skip
+        own = client_sessions.c.name == row.name
+        async with self._database.begin() as connection:
+            # The update locks the row, so that no smaller number is committed after a replica has seen a greater one.
+            await connection.execute(sa.update(client_sessions).where(_LAST).values(number=client_sessions.c.number + 1))
+            number = (await connection.execute(sa.select(client_sessions.c.number).where(_LAST))).scalar_one()
+            await connection.execute(sa.delete(client_sessions).where(~_LAST & (client_sessions.c.until < now)))
+            stored = (await connection.execute(sa.select(client_sessions.c.is_ended).where(own))).scalar_one_or_none()
+            if stored is None:
+                await connection.execute(sa.insert(client_sessions), {"name": row.name, "number": number, **values})
+            elif not stored:
+                await connection.execute(sa.update(client_sessions).where(own).values(number=number, **values))
+
+    async def last_number(self) -> int:
+        """Return the number of the latest change; 0 if there is no row."""
+        return int((await self._database.rows(sa.select(client_sessions.c.number).where(_LAST)))[0]["number"])
+
+    async def changed_since(self, number: int) -> tuple[list[ClientSessionRow], int]:
+        """Return the rows that changed after the change `number`, oldest change first, and the number of the last of them."""
+        query = sa.select(client_sessions).where(~_LAST & (client_sessions.c.number > number))
+        query = query.order_by(client_sessions.c.number).limit(MAX_ROWS)
+        found = await self._database.rows(query)
+        return [_to_row(row) for row in found], int(found[-1]["number"]) if found else number
+
+
+def _to_row(found: sa.RowMapping) -> ClientSessionRow:
+    return ClientSessionRow(found["name"], found["log_level"], tuple(json.loads(found["watched"])), bool(found["is_ended"]))

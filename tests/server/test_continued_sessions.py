@@ -1,0 +1,173 @@
+"""A 2025 session that one replica of a gateway opened is continued by every other replica: two processes with one database."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+
+from tests.fakes.nursery import Child
+from tests.fakes.postgres import postgres
+from tests.tasks.test_gateways import start_gateway, stop
+
+pytestmark = pytest.mark.timeout(90)
+
+BOTH = "application/json, text/event-stream"
+SKILL = "---\nname: notes\ndescription: Notes of the team.\n---\nRead the notes.\n"
+URI = "skill://notes/SKILL.md"
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/shared.db"
+        return
+    with postgres() as server:
+        yield server.url
+
+
+class Replicas:
+    """Gateways with different state folders, one installation key and one database, as on different machines."""
+
+    def __init__(self, folder: Path, database: str) -> None:
+        self.folder = folder
+        self.database = database
+        self.processes: list[Child] = []
+        self.urls: list[str] = []
+        self.http: httpx2.AsyncClient
+
+    def start(self) -> None:
+        number = len(self.urls)
+        state = self.folder / f"state-{number}"
+        state.mkdir(mode=0o700)
+        if number:
+            shutil.copy(self.folder / "state-0" / "installation-key", state)
+        config: dict[str, Any] = {
+            "expose": {"skills": [str(self.folder / "skills")]},
+            "storage": {"dir": str(state), "url": self.database},
+            "server": {"http": {"drainSeconds": 1}},
+        }
+        process, url = start_gateway(self.folder, f"gateway-{number}", config)
+        self.processes.append(process)
+        self.urls.append(url)
+
+    async def post(self, replica: int, message: dict[str, Any], session: str = "", **headers: str) -> httpx2.Response:
+        given = {"accept": BOTH, **({"mcp-session-id": session} if session else {}), **headers}
+        return await self.http.post(self.urls[replica], json={"jsonrpc": "2.0", **message}, headers=given)
+
+    async def open(self, replica: int) -> str:
+        hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+        answer = await self.post(replica, {"id": 0, "method": "initialize", "params": hello})
+        session = answer.headers["mcp-session-id"]
+        assert (await self.post(replica, {"method": "notifications/initialized"}, session)).status_code == 202
+        return session
+
+
+@pytest.fixture
+async def replicas(tmp_path: Path, database: str) -> AsyncGenerator[Replicas]:
+    (tmp_path / "skills" / "notes").mkdir(parents=True)
+    (tmp_path / "skills" / "notes" / "SKILL.md").write_text(SKILL)
+    made = Replicas(tmp_path, database)
+    try:
+        async with httpx2.AsyncClient(timeout=20) as made.http:
+            await anyio.to_thread.run_sync(made.start)
+            await anyio.to_thread.run_sync(made.start)
+            yield made
+    finally:
+        for process in made.processes:
+            stop(process)
+
+
+async def test_session_is_served_by_every_replica_in_turn(replicas: Replicas) -> None:
+    session = await replicas.open(0)
+    for number in range(1, 9):
+        listed = await replicas.post(number % 2, {"id": number, "method": "tools/list"}, session)
+        assert listed.status_code == 200, listed.text
+        assert "search_skills" in listed.text
+        call = {"name": "load_skill", "arguments": {"skill_name": "notes"}}
+        called = await replicas.post(number % 2, {"id": 100 + number, "method": "tools/call", "params": call}, session)
+        assert "Read the notes." in called.text
+
+
+async def test_request_that_needs_the_sdk_is_served_by_the_other_replica(replicas: Replicas) -> None:
+    session = await replicas.open(0)
+    read = await replicas.post(1, {"id": 1, "method": "resources/read", "params": {"uri": URI}}, session)
+    assert read.status_code == 200
+    assert "Read the notes." in read.text
+
+
+async def test_session_of_a_killed_replica_goes_on(replicas: Replicas) -> None:
+    session = await replicas.open(0)
+    stop(replicas.processes[0])
+    listed = await replicas.post(1, {"id": 1, "method": "tools/list"}, session)
+    assert listed.status_code == 200
+    assert listed.headers["mcp-session-id"] == session
+
+
+async def test_session_that_the_client_ended_is_gone_at_every_replica(replicas: Replicas) -> None:
+    session = await replicas.open(0)
+    assert (await replicas.post(1, {"id": 1, "method": "ping"}, session)).status_code == 200
+    ended = await replicas.http.delete(replicas.urls[0], headers={"mcp-session-id": session})
+    assert ended.status_code in (200, 204)
+    assert (await replicas.post(0, {"id": 2, "method": "ping"}, session)).status_code == 404
+    with anyio.fail_after(1.5):  # the change takes effect at the other replica within a second
+        while (await replicas.post(1, {"id": 3, "method": "ping"}, session)).status_code != 404:
+            await anyio.sleep(0.05)
+    replicas_later = await anyio.to_thread.run_sync(_third, replicas)
+    assert (await replicas.post(replicas_later, {"id": 4, "method": "ping"}, session)).status_code == 404
+
+
+async def test_session_ended_at_a_replica_that_does_not_know_it_is_gone_at_its_own(replicas: Replicas) -> None:
+    session = await replicas.open(0)
+    ended = await replicas.http.delete(replicas.urls[1], headers={"mcp-session-id": session})
+    assert ended.status_code in (200, 204)
+    with anyio.fail_after(1.5):
+        while (await replicas.post(0, {"id": 3, "method": "ping"}, session)).status_code != 404:
+            await anyio.sleep(0.05)
+
+
+async def test_subscription_at_one_replica_notifies_on_the_stream_at_the_other(replicas: Replicas) -> None:
+    session = await replicas.open(0)
+    headers = {"mcp-session-id": session, "accept": "text/event-stream"}
+    async with _stream(replicas, headers) as lines:
+        watch = await replicas.post(1, {"id": 1, "method": "resources/subscribe", "params": {"uri": URI}}, session)
+        assert watch.status_code == 200
+        assert "error" not in watch.text
+        await anyio.sleep(1)
+        (replicas.folder / "skills" / "notes" / "SKILL.md").write_text(SKILL + "More.\n")
+        with anyio.fail_after(20):
+            async for line in lines:
+                if "resources/updated" in line:
+                    assert json.loads(line.removeprefix("data: "))["params"] == {"uri": URI}
+                    break
+
+
+@asynccontextmanager
+async def _stream(replicas: Replicas, headers: dict[str, str]) -> AsyncGenerator[AsyncGenerator[str]]:
+    async with replicas.http.stream("GET", replicas.urls[0], headers=headers) as stream:
+        assert stream.status_code == 200
+        yield stream.aiter_lines()
+
+
+async def test_forged_and_foreign_session_ids_open_nothing(replicas: Replicas) -> None:
+    session = await replicas.open(0)
+    swapped = session[:40] + ("A" if session[40] != "A" else "B") + session[41:]
+    for forged in (swapped, session[:30], "s." + "A" * 400, "s.", "s.ä", session + "x"):
+        answer = await replicas.http.post(
+            replicas.urls[1],
+            json={"jsonrpc": "2.0", "id": 1, "method": "ping"},
+            headers=[("accept", BOTH), ("mcp-session-id", forged.encode("latin-1"))],
+        )
+        assert answer.status_code in (400, 404), forged
+
+
+def _third(replicas: Replicas) -> int:
+    replicas.start()
+    return len(replicas.urls) - 1
