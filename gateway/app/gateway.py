@@ -45,6 +45,7 @@ from gateway.json_types import JsonObject
 from gateway.server.gateway_server import GatewayServer
 from gateway.server.startup_answers import StartupAnswers
 from gateway.server.startup_snapshot import keep_answers
+from gateway.storage.change_feed import ChangeFeed
 from gateway.storage.records import Records
 from gateway.storage.result_store import ResultStore
 from gateway.storage.state_folder import StateFolder, state_dir
@@ -78,6 +79,8 @@ class Gateway:
         self.events = events
         self.catalog: Catalog
         self.keys: KeyStore
+        self.feed: ChangeFeed
+        """Tells this gateway when another gateway on the same database has changed shared data."""
         self.inspection: Inspection
         """Reports the state of the running gateway and its problems, for operators."""
         self._server: GatewayServer
@@ -137,6 +140,7 @@ class Gateway:
         kept = config.storage
         records = Records(state, audit_days=kept.audit_days, url=kept.url, gateway=configuration_of(own_id))
         self._stack.push_async_callback(records.aclose)
+        self.feed = ChangeFeed(records.database)
         # Until the gateway exits, audit events are stored in the gateway's database.
         self._stack.callback(audit(self.events, records))
         standing_days = config.server.standing_approval_days
@@ -179,11 +183,11 @@ class Gateway:
         )
         self._server.judge_callers_by(self.keys.current)
         if kept.url is not None:  # several gateways may share the database server
-            self._server.share_sessions(records)
+            self._server.share_sessions(records, self.feed)
         self._server.keep_tasks_in(records, config.tasks, task_tools)
         tasks = self._tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
-        for run in (self.catalog.run, store.sweep_forever, sources.lock.run, records.run):
+        for run in (self.catalog.run, store.sweep_forever, sources.lock.run, records.run, self.feed.run):
             tasks.start_soon(run)
         await anyio.to_thread.run_sync(self._acceptance.settle)
         self._acceptance.emit_events(self.events)

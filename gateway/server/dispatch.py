@@ -114,7 +114,6 @@ class HttpDispatch:
         if scope["type"] == "lifespan":
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._sessions.run)
-                tasks.start_soon(self._continued.run)
                 await self._app(scope, receive, send)
                 tasks.cancel_scope.cancel()
             return

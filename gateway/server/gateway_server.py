@@ -38,6 +38,7 @@ from gateway.server.sealed_sessions import SealedSessions, SessionStore
 from gateway.server.task_calls import CurrentCaller, TaskHandler
 from gateway.server.usage import Usages
 from gateway.server.watches import Watches
+from gateway.storage.change_feed import ChangeFeed
 from gateway.storage.records import Records
 from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task_tools import TaskTools
@@ -133,12 +134,11 @@ class GatewayServer:
         """
         self._current = current
 
-    def share_sessions(self, store: SessionStore) -> None:
-        """Let the replicas of this gateway continue its 2025 sessions, and this gateway theirs. They share `store`.
-
-        Call this before the server is entered.
+    def share_sessions(self, store: SessionStore, feed: ChangeFeed) -> None:
+        """Let the replicas of this gateway continue its 2025 sessions, and this gateway theirs. They share `store`, whose changes `feed`
+        reports. Call this before the server is entered.
         """
-        self.sealed = self.clients.sealed = SealedSessions(hmac.digest(self.state_key, b"session-ids", "sha256"), store)
+        self.sealed = self.clients.sealed = SealedSessions(hmac.digest(self.state_key, b"session-ids", "sha256"), store, feed)
 
     def context_of(self, session: LegacySession) -> CallContext | None:
         """Return the context in which the gateway itself acts for a 2025 session; `None` if the key of its caller is no longer valid."""

@@ -20,12 +20,12 @@ import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
-
-import anyio
 
 from gateway.errors import StorageError
 from gateway.server.clients import DEFAULT_LOG_LEVEL, LegacySession
+from gateway.storage.change_feed import ChangeFeed
 from gateway.telemetry.sparse_log import SparseLog
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ MAX_ID = 3_000
 MAX_ENDED = 10_000
 """Number of recently ended sessions that a replica remembers, so that a request that arrives at the same time does not open one again."""
 
-LOOK_SECONDS = 0.5
-"""Seconds between two looks at the changes that other replicas have stored."""
+TOPIC = "client-sessions"
+"""Topic of the change feed under which changes of 2025 sessions are published."""
 
 _NONCE_BYTES = 12
 _NAME_LENGTH = 16
@@ -78,10 +78,13 @@ def name_of(wire_id: str) -> str:
 class SealedSessions:
     """Makes and reads the ids of 2025 sessions that every replica can continue, and shares the changes of these sessions."""
 
-    def __init__(self, key: bytes, store: SessionStore) -> None:
-        """`key` (32 bytes) encrypts the ids. Replicas must have the same key."""
+    def __init__(self, key: bytes, store: SessionStore, feed: ChangeFeed) -> None:
+        """`key` (32 bytes) encrypts the ids. Replicas must have the same key. `feed` reports changes that other replicas have stored."""
         self._key = key
         self._store = store
+        self._feed = feed
+        self._seen: int | None = None
+        """Number of the latest change in the database that this process has applied; `None` before the first look."""
         self._ended: OrderedDict[str, None] = OrderedDict()
         self._log = SparseLog(logger)
 
@@ -143,29 +146,32 @@ class SealedSessions:
         except StorageError as error:
             self._log.warning("session not shared with other replicas error=%s", error)
 
-    async def run(self, apply: Apply) -> None:
-        """Until cancelled, call `apply` with each state that a replica has stored, this process included."""
-        seen: int | None = None
-        while True:
-            try:
-                store = await self._store.client_sessions()
-                if seen is None:
-                    seen = await store.last_number()
-                rows, seen = await store.changed_since(seen)
-                for row in rows:
-                    if row.is_ended:
-                        self._note_ended(row.name)
-                    await apply(row)
-            except StorageError as error:
-                self._log.warning("sessions of other replicas not read error=%s", error)
-            await anyio.sleep(LOOK_SECONDS)
+    def follow(self, apply: Apply) -> None:
+        """From now on, call `apply` with each state that a replica has stored, this process included."""
+        self._feed.subscribe(TOPIC, partial(self._catch_up, apply))
+
+    async def _catch_up(self, apply: Apply) -> None:
+        """Read the changes since the last call, and pass them on. Called by the change feed. Raises `StorageError`."""
+        store = await self._store.client_sessions()
+        if self._seen is None:  # the sessions of this process are all newer than these changes
+            self._seen = await store.last_number()
+            return
+        rows, seen = await store.changed_since(self._seen)
+        while rows:
+            for row in rows:
+                if row.is_ended:
+                    self._note_ended(row.name)
+                await apply(row)
+            self._seen = seen
+            rows, seen = await store.changed_since(seen)
 
     async def _put(self, wire_id: str, level: str, watched: tuple[str, ...], *, is_ended: bool = False) -> None:
         from gateway.storage.client_sessions import ClientSessionRow
 
         now = time.time()
         until = now + SEALED_SECONDS + 2 * SKEW_SECONDS
-        await (await self._store.client_sessions()).put(ClientSessionRow(name_of(wire_id), level, watched, is_ended), until=until, now=now)
+        row = ClientSessionRow(name_of(wire_id), level, watched, is_ended)
+        await (await self._store.client_sessions()).put(row, until=until, now=now, topic=TOPIC)
 
     def _note_ended(self, name: str) -> None:
         self._ended[name] = None

@@ -14,6 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from gateway.storage.change_feed import publish_in
 from gateway.storage.engine import Database
 from gateway.storage.tables import client_sessions
 
@@ -47,10 +48,10 @@ class ClientSessions:
         found = await self._database.rows(sa.select(client_sessions).where(client_sessions.c.name == name))
         return _to_row(found[0]) if found else None
 
-    async def put(self, row: ClientSessionRow, *, until: float, now: float) -> None:
+    async def put(self, row: ClientSessionRow, *, until: float, now: float, topic: str) -> None:
         """Store the state of a session until the time `until` (seconds since the epoch), and delete expired rows.
 
-        A session that was ended stays ended.
+        A session that was ended stays ended. The change is published under `topic` (`change_feed`).
         """
         values: dict[str, Any] = {
             "log_level": row.log_level, "watched": json.dumps(list(row.watched)), "is_ended": int(row.is_ended), "until": until,
@@ -66,6 +67,7 @@ class ClientSessions:
                 await connection.execute(sa.insert(client_sessions), {"name": row.name, "number": number, **values})
             elif not stored:
                 await connection.execute(sa.update(client_sessions).where(own).values(number=number, **values))
+            await publish_in(connection, topic)
 
     async def last_number(self) -> int:
         """Return the number of the latest change; 0 if there is no row."""

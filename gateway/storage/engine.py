@@ -65,6 +65,8 @@ only the first of them competes with the urgent transaction that renews the leas
 CONNECT_SECONDS = 5
 """Timeout for connecting to a PostgreSQL server, in seconds."""
 
+_CONNECT_ARGUMENTS = {"connect_timeout": CONNECT_SECONDS, "application_name": "moongate"}
+
 LOG_SECONDS = 2.0
 """Minimum seconds between two log lines about an unusable database."""
 
@@ -87,6 +89,17 @@ class Database:
         self._shown = shown
         self._hint = hint
         self._logged_at = float("-inf")
+
+    @property
+    def file(self) -> Path | None:
+        """Path of the SQLite file; `None` if the database is on a PostgreSQL server."""
+        url = self._engine.url
+        return Path(str(url.database)) if url.get_backend_name() == "sqlite" else None
+
+    @property
+    def server_arguments(self) -> dict[str, Any]:
+        """Arguments with which psycopg connects to the PostgreSQL server, including the password. Not for an SQLite file."""
+        return {**self._engine.dialect.create_connect_args(self._engine.url)[1], **_CONNECT_ARGUMENTS}
 
     @asynccontextmanager
     async def begin(self, *, urgent: bool = False) -> AsyncGenerator[AsyncConnection, None]:
@@ -209,7 +222,7 @@ def _open_server(url: URL, pool: dict[str, Any]) -> Database:
     # The isolation level is explicit, because the administrator may have set another default. It suffices, because transactions lock the
     # rows that they count, always in the same order.
     options: dict[str, Any] = {"isolation_level": "READ COMMITTED"}
-    options["connect_args"] = {"connect_timeout": CONNECT_SECONDS, "application_name": "moongate"}
+    options["connect_args"] = _CONNECT_ARGUMENTS
     try:
         engine = sa.create_engine(url, poolclass=NullPool, **options)
         _migrate(engine)

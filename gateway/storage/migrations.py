@@ -115,6 +115,13 @@ ALTER TABLE sessions ADD COLUMN gateway TEXT NOT NULL DEFAULT '';
 ALTER TABLE sampling_use ADD COLUMN gateway TEXT NOT NULL DEFAULT '';
 """
 
+_REPLICAS = """
+CREATE TABLE versions (name TEXT PRIMARY KEY, number BIGINT NOT NULL);
+CREATE TABLE installation (id INTEGER PRIMARY KEY, digest TEXT NOT NULL);
+CREATE TABLE api_keys (id TEXT PRIMARY KEY, name TEXT NOT NULL, digest TEXT NOT NULL, scopes TEXT NOT NULL, created_at {float} NOT NULL,
+    expires_at {float}, revoked_at {float} NOT NULL);
+"""
+
 _CLIENT_SESSIONS = """
 CREATE TABLE client_sessions (name TEXT PRIMARY KEY, number INTEGER NOT NULL, log_level TEXT NOT NULL, watched TEXT NOT NULL,
     is_ended INTEGER NOT NULL, until {float} NOT NULL);
@@ -124,7 +131,7 @@ INSERT INTO client_sessions (name, number, log_level, watched, is_ended, until) 
 
 STEPS: tuple[str, ...] = (
     _FIRST, _SESSIONS, _TASKS, _RULES, _CHECKPOINTS, _QUEUES, _QUESTIONS, _OWNERS, _KEYS, _APPROVERS, _DEATHS, _GATEWAYS,
-    _RULES_OF_GATEWAYS, _STATE_OF_GATEWAYS, _CLIENT_SESSIONS,
+    _RULES_OF_GATEWAYS, _STATE_OF_GATEWAYS, _REPLICAS, _CLIENT_SESSIONS,
 )  # fmt: skip
 """SQL of the migrations: step n (from 1) migrates from schema version n - 1 to n.
 

@@ -108,6 +108,18 @@ checkpoints = _table("checkpoints", "seq", "owner", "id", "workflow", "graph", "
 memories = _table("memories", "id", "owner", "collection", "text", "vector", "fields", "at")
 """Texts with their embeddings, for similarity search. `vector` is an array of 32-bit little-endian floats, scaled to length 1."""
 
+versions = _table("versions", "name", "number")
+"""Versions of shared data, one row per topic of the `ChangeFeed`. The transaction that changes the data increments `number`."""
+
+installation = _table("installation", "id", "digest")
+"""One row with a digest of the installation key of the gateways that share this database, to detect a gateway with another key."""
+
+api_keys = _table("api_keys", "id", "name", "digest", "scopes", "created_at", "expires_at", "revoked_at")
+"""API keys of gateways that share a database server. `digest` is the SHA-256 of the token, and `scopes` is JSON (a list, or `null`).
+
+`revoked_at` is 0 while the key is not revoked. The rows of revoked keys remain, so that importing a key file again revives no key.
+"""
+
 
 def of_gateway(table: sa.TableClause, gateway: str) -> sa.ColumnElement[bool]:
     """Return the SQL condition that a row of `table` belongs to the gateway with the id `gateway`; an empty id matches every row.

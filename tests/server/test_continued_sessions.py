@@ -30,7 +30,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[str]:
         yield f"sqlite:///{tmp_path}/shared.db"
         return
     with postgres() as server:
-        yield server.url
+        yield server.database("replicas")
 
 
 class Replicas:

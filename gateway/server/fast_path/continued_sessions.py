@@ -43,7 +43,7 @@ class ContinuedParts(Protocol):
 
 
 class ContinuedSessions:
-    """Opens sessions of other replicas at their first request here. `run` applies the changes that other replicas have stored."""
+    """Opens sessions of other replicas at their first request here, and applies the changes of sessions that other replicas store."""
 
     def __init__(self, sealed: SealedSessions | None, sessions: FastSessions, parts: ContinuedParts, table: SessionTable) -> None:
         """`sealed` reads the session ids, and is `None` without replicas. `sessions` opens sessions, and `table` has all that are open."""
@@ -51,11 +51,8 @@ class ContinuedSessions:
         self._sessions = sessions
         self._parts = parts
         self._table = table
-
-    async def run(self) -> None:
-        """Apply the changes of sessions that other replicas have stored, until cancelled. Without replicas, return at once."""
-        if self._sealed is not None:
-            await self._sealed.run(self._apply)
+        if sealed is not None:
+            sealed.follow(self._apply)
 
     async def prepare(self, head: Head, principal: Principal) -> Refusal | None:
         """Open the session of a request if another replica opened it; before a DELETE, store for the replicas that the client ended it.
