@@ -183,7 +183,7 @@ class Gateway:
         )
         self._server.judge_callers_by(self.keys.current)
         if kept.url is not None:  # several gateways may share the database server
-            self._server.share_sessions(records, self.feed)
+            self._server.share_with_replicas(records, self.feed)
         self._server.keep_tasks_in(records, config.tasks, task_tools)
         tasks = self._tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
@@ -305,6 +305,7 @@ class Gateway:
         from gateway.server.connections import connection_limit, raise_open_files
         from gateway.server.http_app import build_http_app
         from gateway.server.key_gate import check_bind
+        from gateway.server.replicas import own_address
         from gateway.server.sdk_path.lazy_application import Probes
         from gateway.server.serving import Endpoint, serve_http
 
@@ -331,4 +332,10 @@ class Gateway:
             probes=Probes(lambda: self._readiness.is_settled, lambda challenge: identity.prove(challenge, endpoint.port)),
             routes=routes,
         )
-        await serve_http(endpoint, app, on_ready)
+        if self._server.replicas is None:
+            await serve_http(endpoint, app, on_ready)
+            return
+        url = self.loaded.config.storage.url or ""
+        address = server.http.replica_address or await anyio.to_thread.run_sync(own_address, host, endpoint.port, url)
+        async with self._server.replicas.listening(address, server.http.path):
+            await serve_http(endpoint, app, on_ready)

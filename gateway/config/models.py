@@ -112,6 +112,10 @@ class HttpSettings(Model):
     """Seconds that a response waits for a client that does not read it; then the connection is closed."""
     drain_seconds: int = Field(default=10, ge=0)
     """Seconds that in-flight calls may still run after SIGTERM. A second signal ends them at once."""
+    replica_address: str | None = Field(default=None, pattern=r"^https?://[^/]+$")
+    """URL without a path at which the other gateways on the same `storage.url` reach this gateway, e.g. `http://10.0.0.3:8765`. Left out:
+    the address on which it listens, or this machine's address in the network of the database server.
+    """
     direct_path: Literal["auto", "off"] = "auto"
     """`auto`: requests of clients that need no feature of the MCP SDK are served without the SDK, which is faster; `off`: the SDK serves
     all requests.

@@ -59,9 +59,18 @@ class BufferedReceive:
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self._seen: deque[Message] = deque()
+        self._body: bytes | None = None
 
     async def read(self, length: int) -> bytes | None:
-        """Read the whole request body and return it; `None` if it does not have `length` bytes, or the client disconnected."""
+        """Read the whole request body and return it; `None` if it does not have `length` bytes, or the client disconnected.
+
+        Further calls return the same body.
+        """
+        if self._body is None:
+            self._body = await self._read(length)
+        return self._body
+
+    async def _read(self, length: int) -> bytes | None:
         parts: list[bytes] = []
         size, has_more = 0, True
         while has_more:

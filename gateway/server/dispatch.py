@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol, cast
 
 import anyio
@@ -46,13 +45,16 @@ from gateway.server.fast_path.started_requests import RefusedRequest, StartedAns
 from gateway.server.handover import SdkPath
 from gateway.server.head import Head
 from gateway.server.in_flight import InFlightCall
+from gateway.server.line_session import LineSession, Write
+from gateway.server.replica_routes import ReplicaRoutes
+from gateway.server.replicas import Replicas
 from gateway.server.sdk_path.lazy_application import SdkParts
 from gateway.server.session_table import SessionTable
 from gateway.server.startup_answers import Listed
 from gateway.server.usage import SMALL_BYTES
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.wire.jsonrpc import decode_object
-from gateway.wire.rpc_envelope import VERSION, VERSION_KEY, error_response, notification, request, response
+from gateway.wire.rpc_envelope import VERSION, VERSION_KEY, error_response, request, response
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -78,12 +80,11 @@ requests together; a model takes longer than this delay to choose a tool.
 _MODERN = frozenset(version.encode() for version in MODERN_PROTOCOL_VERSIONS)
 _METHODS = frozenset({b"tools/call", *(method.encode() for method in METHODS)})
 
-Write = Callable[[bytes], Awaitable[None]]
-"""A function that sends whole lines (bytes that end in a newline) to a stdio client."""
-
-
 class ServerParts(CallParts, SdkParts, SessionParts, ContinuedParts, Protocol):
     """The interface of `GatewayServer` that is needed to answer requests without the MCP SDK, and to start the SDK for other requests."""
+
+    replicas: Replicas | None
+    """The other replicas of this gateway; `None` if it has no database server to share with them."""
 
 
 class HttpDispatch:
@@ -108,12 +109,14 @@ class HttpDispatch:
         self._sessions = FastSessions(app, server, table)
         self._continued = ContinuedSessions(server.sealed, self._sessions, server, table)
         self._calls = PlainCalls(server, self._sessions.delegate)
+        self._routes = ReplicaRoutes(server.replicas)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request without the MCP SDK if possible, else pass the request to the SDK path."""
         if scope["type"] == "lifespan":
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._sessions.run)
+                self._routes.tasks = tasks
                 await self._app(scope, receive, send)
                 tasks.cancel_scope.cancel()
             return
@@ -122,7 +125,7 @@ class HttpDispatch:
             await self._app(scope, receive, send)
             return
         head, replay = Head(scope), BufferedReceive(receive)
-        refusal = await self._continued.prepare(head, principal)
+        refusal = await self._continued.prepare(head, principal, scope)
         if refusal is not None:
             await refusal.to_response(is_rpc=True)(scope, receive, send)
             return
@@ -133,9 +136,12 @@ class HttpDispatch:
             return
         session = self._plain_session(head, principal)
         message: JsonObject | None = None
-        if session is not False or self._sessions.reads(head, principal):
+        body: bytes | None = b""
+        if session is not False or self._sessions.reads(head, principal) or self._routes.reads(head):
             body = await replay.read(head.length)
             message = None if body is None else decode_object(body, is_counted=COUNTED_SCOPE_KEY in scope)
+        if await self._routes.forwards(head, principal, message, body or b"", scope, replay, send):
+            return
         if message is not None and not isinstance(session, bool) and message.get("method") == "notifications/cancelled":
             await self._delegate_cancelled(message, session.wire_id)
         started = None if message is None or session is False else self._start(message, head, session, principal)
@@ -214,35 +220,6 @@ class HttpDispatch:
         if fields.get(b"mcp-method") not in _METHODS and b"mcp-session-id" not in fields:
             return False
         return b"mcp-param-" not in b" ".join(fields) and head.is_json_post
-
-
-class LineSession:
-    """The 2025 session of a stdio client whose `initialize` request was answered without the MCP SDK.
-
-    The session sends notifications to the client without the SDK, also after the SDK has started to handle messages of the session.
-    """
-
-    def __init__(self, initialize: JsonObject, write: Write) -> None:
-        """`initialize` is the client's `initialize` request, which is sent to the SDK when a message first needs the SDK.
-
-        `write` sends lines to the client.
-        """
-        self.initialize = initialize
-        self.legacy: LegacySession
-        self.is_loading = False
-        """Whether the import of the MCP SDK in the background has been scheduled."""
-        self._write = write
-
-    async def notify(self, method: str, params: JsonObject | None) -> None:
-        """Send a notification with this method to the client.
-
-        Raises:
-            anyio.BrokenResourceError: The client closed its end of the pipe.
-        """
-        try:
-            await self._write(to_json(notification(method, params)) + b"\n")
-        except OSError as error:
-            raise anyio.BrokenResourceError from error
 
 
 class LineDispatch:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 import anyio.to_thread
@@ -34,6 +34,7 @@ from gateway.server.clients import Clients, LegacySession
 from gateway.server.fast_path.plain_answers import PlainAnswers
 from gateway.server.listings import Listings
 from gateway.server.parked import ParkedCalls
+from gateway.server.replicas import Replicas, ReplicaStore
 from gateway.server.sealed_sessions import SealedSessions, SessionStore
 from gateway.server.task_calls import CurrentCaller, TaskHandler
 from gateway.server.usage import Usages
@@ -67,6 +68,10 @@ New requests with such a key are rejected at once."""
 
 AGUI_PATH = "/agui/"
 """URL path below which applications run agents over the AG-UI protocol: `/agui/<agent>`."""
+
+
+class SharedStore(SessionStore, ReplicaStore, Protocol):
+    """Interface of `Records`, as far as it has the state that replicas share."""
 
 
 class GatewayServer:
@@ -112,7 +117,8 @@ class GatewayServer:
         self.changes = Changes(catalog, self.clients)
         self.watches = Watches(catalog)
         self.sealed: SealedSessions | None = None
-        """Makes session ids that every replica can continue; `None` if this gateway has no replicas (`share_sessions`)."""
+        """Makes session ids that every replica can continue; `None` if this gateway has no replicas (`share_with_replicas`)."""
+        self.replicas: Replicas | None = None
         self.skills = SkillCatalog(catalog)
         self.plain = PlainAnswers(self)
         """Answers `server/discover` and listing requests without the MCP SDK."""
@@ -134,11 +140,13 @@ class GatewayServer:
         """
         self._current = current
 
-    def share_sessions(self, store: SessionStore, feed: ChangeFeed) -> None:
-        """Let the replicas of this gateway continue its 2025 sessions, and this gateway theirs. They share `store`, whose changes `feed`
-        reports. Call this before the server is entered.
+    def share_with_replicas(self, store: SharedStore, feed: ChangeFeed) -> None:
+        """Let this gateway and its replicas continue each other's 2025 sessions, and forward each other requests.
+
+        They share `store`, whose changes `feed` reports. Call this before the server is entered.
         """
         self.sealed = self.clients.sealed = SealedSessions(hmac.digest(self.state_key, b"session-ids", "sha256"), store, feed)
+        self.replicas = Replicas(hmac.digest(self.state_key, b"replica-channel", "sha256"), store, str(self.identity["version"]))
 
     def context_of(self, session: LegacySession) -> CallContext | None:
         """Return the context in which the gateway itself acts for a 2025 session; `None` if the key of its caller is no longer valid."""

@@ -23,6 +23,12 @@ MAX_STORED = 200
 """Maximum number of notifications stored per session, for clients that reconnect their stream."""
 
 
+def stream_token(replica: str) -> str:
+    """Return a new random name of an event stream for its event ids. With replicas, it begins with the id of this replica."""
+    token = secrets.token_urlsafe(9)
+    return f"{replica}-{token}" if replica else token
+
+
 @dataclass(slots=True)
 class NotificationLog:
     """The last notifications of a 2025 session, for a client that reconnects its GET for notifications with `Last-Event-ID`.
@@ -30,10 +36,15 @@ class NotificationLog:
     Notifications are stored even if they could not be sent. The SSE event id of a notification is `<token>.<number>`.
     """
 
-    token: str = field(default_factory=lambda: secrets.token_urlsafe(9))
+    replica: str = ""
+    """Id of this replica of the gateway, so that a reconnecting GET is forwarded to it; empty without replicas."""
+    token: str = field(init=False)
     first: int = 1
     """The number in the event id of the oldest notification in `messages`."""
     messages: list[tuple[str, JsonObject | None]] = field(default_factory=lambda: list[tuple[str, JsonObject | None]]())
+
+    def __post_init__(self) -> None:
+        self.token = stream_token(self.replica)
 
     def keep(self, method: str, params: JsonObject | None) -> bytes:
         """Store a notification, and return it encoded as a server-sent event. At the limit `MAX_STORED`, remove the oldest notification."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gateway.auth.api_keys import KeyStore
 from gateway.config.models import HttpSettings
 from gateway.server.dispatch import HttpDispatch, ServerParts
+from gateway.server.forwarded_requests import ForwardedRequests
 from gateway.server.key_gate import KeyGate, check_bind
 from gateway.server.origins import accepted_origins
 from gateway.server.sdk_path.lazy_application import LazyApplication, Probes
@@ -43,4 +44,7 @@ def build_http_app(
     application = LazyApplication(server, settings, origins, table, probes=probes, routes=routes)
     is_fast, max_bytes = settings.direct_path == "auto", settings.max_request_bytes
     dispatch = HttpDispatch(application, server, table, path=settings.path, max_request_bytes=max_bytes, uses_fast_path=is_fast)
-    return KeyGate(dispatch, keys, origins, settings, server.usages, requires_key=requires_key, fast_path=dispatch)
+    replicas = server.replicas
+    app = dispatch if replicas is None else ForwardedRequests(dispatch, replicas, max_bytes)
+    usages = server.usages
+    return KeyGate(app, keys, origins, settings, usages, requires_key=requires_key, fast_path=dispatch, replicas=replicas)

@@ -25,6 +25,8 @@ from gateway.server.gateway_server import AGUI_PATH
 from gateway.server.head import Head
 from gateway.server.http_responses import LIMIT_REACHED, Refusal, insufficient_scope, json_response, text_response
 from gateway.server.origins import AcceptedOrigins, is_loopback
+from gateway.server.replica_signature import HEADER
+from gateway.server.replicas import Replicas
 from gateway.server.sdk_path.lazy_application import HEALTH_PATH, READY_PATH
 from gateway.server.usage import RETRY_SECONDS, SMALL_BYTES, CountedBody, Usage, Usages
 from gateway.wire.http1_interfaces import SURPLUS_SCOPE_KEY, Admission
@@ -97,8 +99,11 @@ class KeyGate:
         *,
         requires_key: bool,
         fast_path: FastEntry | None = None,
+        replicas: Replicas | None = None,
     ) -> None:
         """`app` is the next ASGI application, to which authenticated requests are passed.
+
+        `replicas` verifies requests that other replicas of this gateway forward; `None` without replicas.
 
         `requires_key`: requests need an API key even after all keys have been revoked while the gateway runs. `fast_path` is the part of
         `app` that can start to serve a complete request without an ASGI call.
@@ -109,6 +114,7 @@ class KeyGate:
         """URL paths whose handlers check the scopes of API keys themselves. A path that ends in a slash includes all paths below it."""
         self._fast_path = fast_path
         self._keys = keys
+        self._replicas = replicas
         self._requires_key = requires_key
         self.usages = usages
         """Counts the calls, requests, streams, sessions and bytes that each caller has in progress, to apply quotas."""
@@ -193,6 +199,8 @@ class KeyGate:
         fields = head.fields
         if head.path in OPEN_PATHS:
             return None
+        if self._replicas is not None and HEADER in fields:
+            return self._judge_forwarded(head, self._replicas)
         refusal = self._refusal(head)
         if refusal is not None:
             return refusal
@@ -217,6 +225,24 @@ class KeyGate:
         if head.length > self._max_request_bytes:
             return too_large(self._max_request_bytes).to_response(is_rpc=is_rpc)
         return principal
+
+    def _judge_forwarded(self, head: Head, replicas: Replicas) -> Principal | ASGIApp:
+        """Authenticate a request that another replica has forwarded. Return its principal, or an ASGI application that sends the rejection.
+
+        The other replica has authenticated the client. Its principal gets the rights that its key has now.
+        """
+        signed = replicas.verify(head) if head.path == self._path else None
+        try:
+            principal = None if signed is None else self._keys.current(Principal(signed.principal))
+            if signed is not None and signed.principal == LOCAL.id:
+                principal = None if self._requires_key or self._keys.list() else LOCAL
+        except StorageError:
+            logger.exception("request refused reason=api-keys-not-readable")
+            return json_response({"error": "The gateway cannot read its API keys. Its log has the reason."}, 503)
+        if principal is None:
+            message = "The signature of this forwarded request, or the API key of its caller, is not valid at this gateway."
+            return json_response({"error": "invalid_replica", "message": message}, 401)
+        return principal if head.length <= self._max_request_bytes else too_large(self._max_request_bytes).to_response(is_rpc=True)
 
     def take(self, head: Head, body: bytes) -> StartedRequest | None:
         """Authenticate a completely received request, and start to serve it without the MCP SDK.
@@ -250,7 +276,7 @@ class KeyGate:
         unambiguous, and that the path needs an API key.
         """
         fields = head.fields
-        if head.path in OPEN_PATHS or not head.is_single or b"transfer-encoding" in fields:
+        if head.path in OPEN_PATHS or not head.is_single or b"transfer-encoding" in fields or HEADER in fields:
             return False
         if has_foreign_charset(fields.get(b"content-type", b"")):
             return False

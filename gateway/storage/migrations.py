@@ -127,6 +127,7 @@ CREATE TABLE client_sessions (name TEXT PRIMARY KEY, number INTEGER NOT NULL, lo
     is_ended INTEGER NOT NULL, until {float} NOT NULL);
 CREATE INDEX client_sessions_number ON client_sessions (number);
 INSERT INTO client_sessions (name, number, log_level, watched, is_ended, until) VALUES ('', 0, '', '[]', 0, 0);
+CREATE TABLE replicas (id TEXT PRIMARY KEY, address TEXT NOT NULL, path TEXT NOT NULL, version TEXT NOT NULL, until {float} NOT NULL);
 """
 
 STEPS: tuple[str, ...] = (

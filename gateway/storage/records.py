@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gateway.storage.client_sessions import ClientSessions
     from gateway.storage.engine import Database
     from gateway.storage.pending_questions import PendingQuestions
+    from gateway.storage.replica_rows import ReplicaRows
     from gateway.storage.sampling_use import SamplingUse
     from gateway.storage.task_rows import TaskRows
 
@@ -125,6 +126,12 @@ class Records:
         from gateway.storage.client_sessions import ClientSessions
 
         return ClientSessions((await self._open()).database)
+
+    async def replicas(self) -> ReplicaRows:
+        """Open the database if necessary, and return the table of running replicas. Raises `StorageError`."""
+        from gateway.storage.replica_rows import ReplicaRows
+
+        return ReplicaRows((await self._open()).database)
 
     async def database(self) -> Database:
         """Open the database if necessary, and return it, for stores in other packages. Raises `StorageError`."""

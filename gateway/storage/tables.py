@@ -5,6 +5,8 @@ All times are in seconds since the epoch.
 
 from __future__ import annotations
 
+import time
+
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -73,6 +75,9 @@ client_sessions = _table("client_sessions", "name", "number", "log_level", "watc
 name has the number of the latest change.
 """
 
+replicas = _table("replicas", "id", "address", "path", "version", "until")
+"""The running replicas of a gateway, and the addresses at which they reach each other. After the time `until`, a replica is dead."""
+
 history = _table("history", "id", "owner", "session", "messages", "at")
 """The messages of conversations: one row per run of an agent, with a JSON list, so that messages of concurrent runs never interleave."""
 
@@ -119,6 +124,17 @@ api_keys = _table("api_keys", "id", "name", "digest", "scopes", "created_at", "e
 
 `revoked_at` is 0 while the key is not revoked. The rows of revoked keys remain, so that importing a key file again revives no key.
 """
+
+
+def database_clock(connection: AsyncConnection) -> sa.ColumnElement[float]:
+    """Return an SQL expression for the current time, to compare with times that other processes stored.
+
+    With PostgreSQL, it is the time of the database server, because the clocks of machines differ. With SQLite, it is the time of this
+    machine.
+    """
+    if connection.dialect.name == "postgresql":
+        return sa.cast(sa.func.date_part("epoch", sa.func.clock_timestamp()), sa.Float)
+    return sa.literal(time.time(), sa.Float)
 
 
 def of_gateway(table: sa.TableClause, gateway: str) -> sa.ColumnElement[bool]:

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from gateway.json_types import JsonObject, JsonValue, members_of
 from gateway.storage.engine import Database
 from gateway.storage.record_types import KEPT, Choose, Steps, TaskRow, forget, is_answer_to, is_open
-from gateway.storage.tables import of_gateway, task_owners, task_steps, tasks
+from gateway.storage.tables import database_clock, of_gateway, task_owners, task_steps, tasks
 from gateway.storage.task_admission import JSON_COLUMNS, NewTask, NewTasks, admit, delete, lock, sweep, to_row
 
 _DOUBT = re.compile(r"!\d+$")
@@ -114,7 +114,7 @@ class TaskRows:
                 "gone_at": time.time() + FORGET_OWNER_SECONDS,
             }  # fmt: skip
             await connection.execute(sa.update(tasks).where(unclaimed & ~of_gateway(tasks, self._gateway)).values(ended))
-            old = task_owners.c.until < _now(connection) - FORGET_OWNER_SECONDS
+            old = task_owners.c.until < database_clock(connection) - FORGET_OWNER_SECONDS
             await connection.execute(sa.delete(task_owners).where(old))
 
     async def retry(self, task_id: str, *, from_start: bool) -> bool:
@@ -230,7 +230,7 @@ class TaskRows:
         changed since then. Only the process `owner` writes the row of its lease, so the update never waits for another transaction.
         """
         async with self._database.begin(urgent=True) as connection:
-            until = _now(connection) + lease_seconds
+            until = database_clock(connection) + lease_seconds
             mine = sa.update(task_owners).where(task_owners.c.id == owner).values(until=until)
             if not (await connection.execute(mine)).rowcount:
                 await connection.execute(sa.insert(task_owners).values(id=owner, until=until))
@@ -312,20 +312,9 @@ class TaskRows:
         await self._database.change(sa.delete(task_steps).where((task_steps.c.task == task_id) & (task_steps.c.key == key)))
 
 
-def _now(connection: Any) -> sa.ColumnElement[float]:
-    """Return an SQL expression for the current time, to compare with the expiry times of leases.
-
-    With PostgreSQL, it is the time of the database server, because the clocks of machines differ. With SQLite, it is the time of this
-    machine.
-    """
-    if connection.dialect.name == "postgresql":
-        return sa.cast(sa.func.date_part("epoch", sa.func.clock_timestamp()), sa.Float)
-    return sa.literal(time.time(), sa.Float)
-
-
 def _has_owner(connection: Any) -> sa.ColumnElement[bool]:
     """Return the SQL condition that the process that runs a task is alive: its right to run its tasks (lease) has not expired."""
-    lives = (task_owners.c.id == tasks.c.owner) & (task_owners.c.until >= _now(connection))
+    lives = (task_owners.c.id == tasks.c.owner) & (task_owners.c.until >= database_clock(connection))
     return sa.exists().where(lives).correlate(tasks)
 
 

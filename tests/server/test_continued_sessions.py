@@ -15,6 +15,8 @@ import pytest
 
 from tests.fakes.nursery import Child
 from tests.fakes.postgres import postgres
+from tests.fakes.running import upstream_stdio
+from tests.interaction.wire import over_http
 from tests.tasks.test_gateways import start_gateway, stop
 
 pytestmark = pytest.mark.timeout(90)
@@ -45,16 +47,18 @@ class Replicas:
 
     def start(self) -> None:
         number = len(self.urls)
-        state = self.folder / f"state-{number}"
-        state.mkdir(mode=0o700)
+        state = self.folder / f"state-{number}" / "moongate"
+        state.mkdir(mode=0o700, parents=True)
         if number:
-            shutil.copy(self.folder / "state-0" / "installation-key", state)
+            shutil.copy(self.folder / "state-0" / "moongate" / "installation-key", state)
         config: dict[str, Any] = {
+            "mcpServers": {"up": upstream_stdio("--legacy")},
+            "policies": {"up": {"sampling": {"mode": "relay"}}},
             "expose": {"skills": [str(self.folder / "skills")]},
-            "storage": {"dir": str(state), "url": self.database},
+            "storage": {"url": self.database},
             "server": {"http": {"drainSeconds": 1}},
         }
-        process, url = start_gateway(self.folder, f"gateway-{number}", config)
+        process, url = start_gateway(self.folder, "gateway", config, XDG_STATE_HOME=str(state.parent))
         self.processes.append(process)
         self.urls.append(url)
 
@@ -62,8 +66,8 @@ class Replicas:
         given = {"accept": BOTH, **({"mcp-session-id": session} if session else {}), **headers}
         return await self.http.post(self.urls[replica], json={"jsonrpc": "2.0", **message}, headers=given)
 
-    async def open(self, replica: int) -> str:
-        hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+    async def open(self, replica: int, capabilities: dict[str, Any] | None = None) -> str:
+        hello = {"protocolVersion": "2025-11-25", "capabilities": capabilities or {}, "clientInfo": {"name": "c", "version": "1"}}
         answer = await self.post(replica, {"id": 0, "method": "initialize", "params": hello})
         session = answer.headers["mcp-session-id"]
         assert (await self.post(replica, {"method": "notifications/initialized"}, session)).status_code == 202
@@ -166,6 +170,90 @@ async def test_forged_and_foreign_session_ids_open_nothing(replicas: Replicas) -
             headers=[("accept", BOTH), ("mcp-session-id", forged.encode("latin-1"))],
         )
         assert answer.status_code in (400, 404), forged
+
+
+ELICITS: dict[str, Any] = {"elicitation": {"form": {}}}
+ASKED = {"action": "accept", "content": {"name": "Ada"}}
+
+
+async def test_answer_to_a_question_reaches_the_replica_that_asked(replicas: Replicas) -> None:
+    session = await replicas.open(0, ELICITS)
+    call = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "up__ask_name", "arguments": {}}}
+    headers = {"mcp-session-id": session, "accept": BOTH}
+    with anyio.fail_after(30):
+        async with replicas.http.stream("POST", replicas.urls[0], json=call, headers=headers) as stream:
+            messages = _messages(stream)
+            question = await anext(messages)
+            assert question["method"] == "elicitation/create"
+            answered = await replicas.post(1, {"id": question["id"], "result": ASKED}, session)
+            assert answered.status_code == 202, answered.text
+            async for message in messages:
+                if message.get("id") == 7:
+                    assert "Ada" in json.dumps(message["result"])
+                    break
+
+
+async def test_retry_with_the_answers_reaches_the_replica_that_waits(replicas: Replicas) -> None:
+    async with over_http(replicas.urls[0], "modern", tasks=False) as first, over_http(replicas.urls[1], "modern", tasks=False) as second:
+        asked = (await first.send("tools/call", name="up__ask_name", arguments={}))["result"]
+        assert asked["resultType"] == "input_required"
+        (key,) = asked["inputRequests"]
+        answers = {"inputResponses": {key: ASKED}, "requestState": asked["requestState"]}
+        done = await second.send("tools/call", name="up__ask_name", arguments={}, **answers)
+        assert "Ada" in json.dumps(done["result"])
+
+
+async def test_retry_at_another_replica_after_the_waiting_one_was_killed_says_what_to_send(replicas: Replicas) -> None:
+    async with over_http(replicas.urls[0], "modern", tasks=False) as first, over_http(replicas.urls[1], "modern", tasks=False) as second:
+        asked = (await first.send("tools/call", name="up__ask_name", arguments={}))["result"]
+        stop(replicas.processes[0])
+        (key,) = asked["inputRequests"]
+        answers = {"inputResponses": {key: ASKED}, "requestState": asked["requestState"]}
+        done = await second.send("tools/call", name="up__ask_name", arguments={}, **answers)
+        assert "Send it again without `requestState`" in json.dumps(done)
+
+
+async def test_cancellation_reaches_the_replica_that_runs_the_call(replicas: Replicas) -> None:
+    session = await replicas.open(0, ELICITS)
+    call = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "up__ask_name", "arguments": {}}}
+    headers = {"mcp-session-id": session, "accept": BOTH}
+    with anyio.fail_after(30):
+        async with replicas.http.stream("POST", replicas.urls[0], json=call, headers=headers) as stream:
+            messages = _messages(stream)
+            await anext(messages)
+            cancel = {"method": "notifications/cancelled", "params": {"requestId": 7}}
+            assert (await replicas.post(1, cancel, session)).status_code == 202
+            async for message in messages:
+                assert message.get("id") != 7 or "error" in message
+
+
+async def test_stream_is_continued_at_another_replica(replicas: Replicas) -> None:
+    session = await replicas.open(0)
+    headers = {"mcp-session-id": session, "accept": "text/event-stream"}
+    await replicas.post(0, {"id": 1, "method": "resources/subscribe", "params": {"uri": URI}}, session)
+    last = ""
+    with anyio.fail_after(40):
+        async with _stream(replicas, headers) as lines:
+            await anyio.sleep(1)
+            (replicas.folder / "skills" / "notes" / "SKILL.md").write_text(SKILL + "More.\n")
+            async for line in lines:
+                last = line.removeprefix("id: ") if line.startswith("id: ") else last
+                if "resources/updated" in line:
+                    break
+        (replicas.folder / "skills" / "notes" / "SKILL.md").write_text(SKILL + "Even more.\n")
+        await anyio.sleep(3)  # the client is away while the second notification is made
+        again = {**headers, "last-event-id": last}
+        async with replicas.http.stream("GET", replicas.urls[1], headers=again) as stream:
+            assert stream.status_code == 200
+            async for line in stream.aiter_lines():
+                if "resources/updated" in line:
+                    break
+
+
+async def _messages(stream: httpx2.Response) -> AsyncGenerator[dict[str, Any]]:
+    async for line in stream.aiter_lines():
+        if line.startswith("data: {"):
+            yield json.loads(line[6:])
 
 
 def _third(replicas: Replicas) -> int:

@@ -13,6 +13,7 @@ from gateway.server.fast_path.fast_sessions import FastSessions
 from gateway.server.fast_path.handshake import plain_initialize
 from gateway.server.head import Head
 from gateway.server.http_responses import Refusal
+from gateway.server.replica_routes import FORWARDED_SCOPE_KEY
 from gateway.server.sealed_sessions import SealedSessions, name_of
 from gateway.server.session_table import SHOWN_CHARACTERS, SessionTable
 from gateway.server.usage import RETRY_SECONDS, Usages
@@ -22,6 +23,8 @@ from gateway.tools.ports import LogLevel
 from gateway.wire.jsonrpc import decode_object
 
 if TYPE_CHECKING:
+    from starlette.types import Scope
+
     from gateway.storage.client_sessions import ClientSessionRow
 
 logger = logging.getLogger(__name__)
@@ -54,14 +57,17 @@ class ContinuedSessions:
         if sealed is not None:
             sealed.follow(self._apply)
 
-    async def prepare(self, head: Head, principal: Principal) -> Refusal | None:
+    async def prepare(self, head: Head, principal: Principal, scope: Scope) -> Refusal | None:
         """Open the session of a request if another replica opened it; before a DELETE, store for the replicas that the client ended it.
 
         Return a refusal if a quota does not allow the session, or the database does not answer; else `None`. An id that names no session of
-        the replicas, or one that its client ended, opens nothing; the SDK path then answers 404.
+        the replicas, or one that its client ended, opens nothing; the SDK path then answers 404. A request that another replica forwarded
+        opens nothing either, because it is for a session that is open here.
         """
         sealed, wire_id, is_delete = self._sealed, head.session_id, head.method == "DELETE"
-        if sealed is None or (wire_id in self._table and not is_delete) or (body := sealed.open(wire_id, principal.id)) is None:
+        if sealed is None or FORWARDED_SCOPE_KEY in scope or (wire_id in self._table and not is_delete):
+            return None
+        if (body := sealed.open(wire_id, principal.id)) is None:
             return None
         try:
             if wire_id not in self._table:

@@ -83,16 +83,19 @@ class FastSession(Channel):
     with `Last-Event-ID`.
     """
 
-    __slots__ = ("_end", "_heir", "body", "legacy", "log", "moving", "stream", "wire_id")
+    __slots__ = ("_end", "_heir", "_replica", "body", "legacy", "log", "moving", "stream", "wire_id")
 
     legacy: LegacySession
 
-    def __init__(self, wire_id: str, body: bytes, end: Callable[[FastSession], None]) -> None:
+    def __init__(self, wire_id: str, body: bytes, end: Callable[[FastSession], None], replica: str = "") -> None:
         """`wire_id` is the `Mcp-Session-Id`, and `body` the request body of the client's `initialize`.
+
+        `replica` is the id of this replica of the gateway, or empty.
 
         `end` is called when this session must end to make room for a new session.
         """
         self._end = end
+        self._replica = replica
         self.wire_id = wire_id
         self.body = body
         """Body of the client's `initialize` request, which is sent to the MCP SDK when the session moves to the SDK path."""
@@ -117,7 +120,7 @@ class FastSession(Channel):
         if self.log is None:
             if stream is None:
                 return  # the client never opened a GET, so it cannot resume one
-            self.log = NotificationLog()
+            self.log = NotificationLog(self._replica)
         event = self.log.keep(method, params)
         if stream is not None:
             await stream.write(event)

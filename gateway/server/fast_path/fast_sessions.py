@@ -39,6 +39,7 @@ from gateway.server.fast_path.session_messages import INITIALIZED, handle_messag
 from gateway.server.handover import SdkPath, SessionTakeover
 from gateway.server.head import Head
 from gateway.server.in_flight import InFlightCall
+from gateway.server.replicas import Replicas
 from gateway.server.sealed_sessions import SealedSessions
 from gateway.server.session_table import SHOWN_CHARACTERS, Reason, SessionTable
 from gateway.server.usage import Usages
@@ -83,6 +84,7 @@ class SessionParts(Protocol):
     clients: Clients
     usages: Usages
     plain: PlainAnswers
+    replicas: Replicas | None
     sealed: SealedSessions | None
     """Makes session ids that every replica can continue; `None` without replicas."""
 
@@ -178,7 +180,7 @@ class FastSessions:
 
     def open(self, wire_id: str, body: bytes, client: ClientProfile, principal: Principal) -> FastSession:
         """Open the session `wire_id` of a client, whose `initialize` request has the given body. The caller has checked the quotas."""
-        session = FastSession(wire_id, body, self._evict)
+        session = FastSession(wire_id, body, self._evict, self._parts.replicas.id if self._parts.replicas is not None else "")
         session.legacy = self._clients.open_session(wire_id, client, session, principal, idle_seconds=IDLE_SECONDS)
         self._sessions[wire_id] = session
         self._table.opened(self._parts.usages.of(principal), session)

@@ -18,6 +18,7 @@ from gateway.sdk import load
 from gateway.server.clients import Clients
 from gateway.server.http_responses import json_response
 from gateway.server.origins import AcceptedOrigins
+from gateway.server.replicas import Replicas
 from gateway.server.session_table import SessionTable
 from gateway.server.usage import Usages
 
@@ -53,6 +54,7 @@ class SdkParts(Protocol):
 
     clients: Clients
     usages: Usages
+    replicas: Replicas | None
 
     async def load_sdk(self) -> SdkServer:
         """Import the MCP SDK if needed, and return the server of the SDK path."""
@@ -133,7 +135,8 @@ class LazyApplication:
                 from gateway.server.sdk_path.application import SdkApplication
                 from gateway.server.sdk_path.resumable_sessions import Keeping
 
-                keep = Keeping(self._table, self._parts.usages, self._parts.clients)
+                replica = self._parts.replicas.id if self._parts.replicas is not None else ""
+                keep = Keeping(self._table, self._parts.usages, self._parts.clients, replica)
                 site = SdkApplication(sdk, self._settings, self._origins, keep, routes=self._routes())
                 await self._tasks.start(self._serve_sessions, site)
                 self._site = site

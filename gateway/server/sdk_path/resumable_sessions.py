@@ -8,7 +8,6 @@ longest time is dropped, and can no longer be resumed. The 2026 protocol has no 
 from __future__ import annotations
 
 import math
-import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -25,8 +24,9 @@ from mcp_types import JSONRPCMessage, JSONRPCNotification, JSONRPCResponse
 
 from gateway.auth.principal import LOCAL
 from gateway.server.clients import Clients
-from gateway.server.handover import NotificationLog
+from gateway.server.handover import NotificationLog, stream_token
 from gateway.server.http_responses import Refusal
+from gateway.server.replica_routes import REPLICA_SCOPE_KEY
 from gateway.server.request_presence import PRESENCE_SCOPE_KEY, RequestPresence
 from gateway.server.session_table import Reason, SessionTable
 from gateway.server.usage import Usage, Usages
@@ -62,7 +62,9 @@ class ReplayStore(EventStore):
     An event id is `<stream token>.<number>`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, replica: str = "") -> None:
+        """`replica` is the id of this replica of the gateway, with which event ids begin; empty without replicas."""
+        self._replica = replica
         self._streams: OrderedDict[str, _Stream] = OrderedDict()
         self._tokens: dict[str, str] = {}
         self._names: dict[str, str] = {}
@@ -77,7 +79,7 @@ class ReplayStore(EventStore):
         stream = self._streams.get(stream_id)
         if stream is None:
             stream = self._streams[stream_id] = _Stream()
-            token = secrets.token_urlsafe(9)
+            token = stream_token(self._replica)
             self._tokens[stream_id], self._names[token] = token, stream_id
         self._streams.move_to_end(stream_id)
         stream.events.append(message)
@@ -146,6 +148,8 @@ class Keeping:
     table: SessionTable
     usages: Usages
     clients: Clients
+    replica: str = ""
+    """Id of this replica of the gateway, with which the ids of events begin; empty without replicas."""
 
 
 class _KeptSession:
@@ -221,7 +225,7 @@ class SessionManager(StreamableHTTPSessionManager):
     @property
     def event_store(self) -> EventStore:
         """A new `ReplayStore`, which stores the events of one session. The SDK reads this property once for each new session."""
-        return ReplayStore()
+        return ReplayStore(self._keep.replica)
 
     @event_store.setter
     def event_store(self, value: EventStore | None) -> None:
@@ -254,6 +258,7 @@ class SessionManager(StreamableHTTPSessionManager):
     async def _handle_stateful_request(self, scope: Scope, receive: Receive, send: Send) -> None:
         wire_id = next((value for name, value in scope["headers"] if name == b"mcp-session-id"), b"").decode("latin-1")
         kept = self._kept.get(wire_id)
+        scope[REPLICA_SCOPE_KEY] = self._keep.replica
         with nullcontext() if kept is None else kept.attended(scope):
             await super()._handle_stateful_request(scope, receive, send)
 
@@ -279,7 +284,7 @@ class SessionManager(StreamableHTTPSessionManager):
         them again. `scope` is the ASGI scope of a later request of the session; the repeated requests get its `Host`, `Origin`, path and
         addresses. `log` has the notifications of the listening GET, so that the client can resume this stream; `None` if there was no GET.
         """
-        store = ReplayStore()
+        store = ReplayStore(self._keep.replica)
         if log is not None:
             sent = [JSONRPCNotification.model_validate(notification(*message)) for message in log.messages]
             store.resume(GET_STREAM_KEY, log.token, log.first, sent)

@@ -40,9 +40,11 @@ from gateway.server.clients import Clients, RequestContext, is_modern, presence_
 from gateway.server.in_flight import call_in
 from gateway.server.listings import LISTINGS, ListingRequest, Listings
 from gateway.server.parked import ParkedCalls
+from gateway.server.replicas import Replicas
 from gateway.server.sdk_path.call_methods import CallMethods
 from gateway.server.sdk_path.listen_streams import ListenStreams
 from gateway.server.sdk_path.read_methods import ReadMethods
+from gateway.server.sdk_path.routed_states import RoutedStates
 from gateway.server.sdk_path.skill_methods import bind_skills
 from gateway.server.sdk_path.task_methods import TaskMethods
 from gateway.server.sdk_path.task_notifications import TaskNotifications
@@ -117,6 +119,7 @@ class Parts(Protocol):
     clients: Clients
     changes: Changes
     watches: Watches
+    replicas: Replicas | None
     usages: Usages
     lists: Listings
     skills: SkillCatalog
@@ -171,6 +174,8 @@ class SdkServer:
                 default_audience=configuration_of(parts.own_id),
             )
         )
+        if parts.replicas is not None:
+            self.mcp.middleware.insert(0, RoutedStates(parts.replicas.id))
         methods.bind(self.mcp)
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ receives them in results (`parked`).
 from __future__ import annotations
 
 import secrets
-from typing import Any
+from typing import Any, cast
 
 import anyio.abc
 from mcp.server.session import ServerSession
@@ -26,8 +26,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from gateway.errors import InputUnavailable, InputWithdrawn, ToolFailed
 from gateway.json_types import JsonObject, JsonValue
 from gateway.protocol import CONNECTION_CLOSED
-from gateway.server.clients import RequestContext, is_modern, legacy_profile, presence_of
+from gateway.server.clients import RequestContext, is_modern, legacy_profile, presence_of, scope_of_request
 from gateway.server.detached_caller import wants_level
+from gateway.server.replica_routes import REPLICA_SCOPE_KEY, question_id
 from gateway.server.sdk_path.notification_rates import ThrottledLog, ThrottledProgress
 from gateway.tools.ports import LogLevel, Presence, capability_of, undeclared
 
@@ -103,7 +104,7 @@ class WireCaller:
         params, minted = _for_legacy(request)
         relayed = _RelayedRequest(method=request["method"], params=params)
         try:
-            answer = await self._session.send_request(relayed, _RawResult, metadata=related)  # pyright: ignore[reportArgumentType]  # sent as it is, without an SDK model
+            answer = await self._send(relayed, related)
         except NoBackChannelError:
             text = "The client has no open stream for requests from the gateway."
             raise InputUnavailable(text, capability=capability) from None
@@ -117,6 +118,21 @@ class WireCaller:
         if minted and result.get("action") == "accept":
             self._opened.append(minted)
         return result
+
+    async def _send(self, request: _RelayedRequest, related: ServerMessageMetadata | None) -> _RawResult:
+        """Send a request to the client and return its result.
+
+        If the gateway has replicas, the JSON-RPC id names this replica, because the client may send its answer to any of them.
+        """
+        scope = scope_of_request(self._ctx)
+        replica = "" if scope is None else scope.get(REPLICA_SCOPE_KEY, "")
+        if not replica:
+            return await self._session.send_request(request, _RawResult, metadata=related)  # pyright: ignore[reportArgumentType]  # sent as it is, without an SDK model
+        session = cast("Any", self._session)  # the SDK's public method does not take an id
+        channel = session._request_outbound if related is not None else session._connection.outbound
+        number = question_id(replica, secrets.token_urlsafe(9))
+        sent = request.model_dump(mode="json", exclude_none=True)  # as the public method sends it
+        return _RawResult.model_validate(await channel.send_raw_request(sent["method"], sent.get("params"), {"request_id": number}))
 
     @property
     def presence(self) -> Presence | None:

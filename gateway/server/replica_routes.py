@@ -1,0 +1,127 @@
+"""`ReplicaRoutes`: decides which requests of clients only one replica of the gateway can serve, and forwards them to that replica.
+
+The name that a replica gives to a question, a waiting call or an event stream begins with the id of the replica:
+
+| request | contains |
+|---|---|
+| answer of a 2025 client to a question | JSON-RPC id `q.<replica>.…` |
+| retry of a call that waits for input of a 2026 client | `requestState` `r.<replica>.…` |
+| GET that continues an event stream | `Last-Event-ID` `<replica>-…` |
+
+A cancellation in a 2025 session is sent to all replicas, because any of them may run the call.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, cast
+
+import anyio
+
+from gateway.auth.principal import Principal
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.server.bodies import BufferedReceive
+from gateway.server.head import Head
+from gateway.server.replicas import Replicas
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+    from starlette.types import Message, Scope, Send
+
+logger = logging.getLogger(__name__)
+
+FORWARDED_SCOPE_KEY = "moongate.forwarded"
+"""ASGI scope key of a request that another replica has forwarded. It is never forwarded again."""
+
+REPLICA_SCOPE_KEY = "moongate.replica"
+"""ASGI scope key of the id of this replica, with which the JSON-RPC ids of questions begin. Set for requests in 2025 sessions."""
+
+QUESTION, STATE = "q.", "r."
+"""Prefixes of the JSON-RPC ids of questions, and of request states, before the id of the replica."""
+
+CANCEL_SECONDS = 5.0
+"""Timeout in seconds for telling another replica that a client has cancelled a request."""
+
+
+def question_id(replica: str, name: str) -> str:
+    """Return the JSON-RPC id of a question that this replica asks a 2025 client. `name` is random."""
+    return f"{QUESTION}{replica}.{name}"
+
+
+def routed_state(replica: str, state: str) -> str:
+    """Return the request state `state` with the id of the replica whose call waits for the client's input."""
+    return f"{STATE}{replica}.{state}"
+
+
+def plain_state(state: str) -> str:
+    """Return a request state without the id of its replica. A state without such an id is returned unchanged."""
+    return state.split(".", 2)[2] if state.startswith(STATE) and state.count(".") >= 2 else state
+
+
+def replica_of(head: Head, message: JsonMapping | None) -> str:
+    """Return the id of the replica that alone can serve a request; empty if any replica can. `message` is the decoded body of a POST."""
+    if head.method == "GET":
+        return head.fields.get(b"last-event-id", b"").decode("latin-1").partition("-")[0]
+    if message is None:
+        return ""
+    number, params = message.get("id"), message.get("params")
+    if "method" not in message:
+        return number.split(".")[1] if isinstance(number, str) and number.startswith(QUESTION) else ""
+    state = cast("JsonMapping", params).get("requestState") if isinstance(params, dict) else None
+    return state.split(".")[1] if isinstance(state, str) and state.startswith(STATE) else ""
+
+
+class ReplicaRoutes:
+    """Forwards requests that only another replica can serve. Without replicas, it forwards nothing."""
+
+    def __init__(self, replicas: Replicas | None) -> None:
+        """`replicas` are the other replicas of this gateway, or `None`."""
+        self._replicas = replicas
+        self.tasks: TaskGroup | None = None
+        """Task group in which cancellations are forwarded; set while the application runs."""
+
+    def reads(self, head: Head) -> bool:
+        """Whether `forwards` needs the decoded body of a request."""
+        return self._replicas is not None and head.is_json_post
+
+    async def forwards(
+        self, head: Head, principal: Principal, message: JsonObject | None, body: bytes, scope: Scope, receive: BufferedReceive, send: Send
+    ) -> bool:
+        """Forward a request to the replica that alone can serve it, and return true when it was answered.
+
+        Return false if this replica must serve it, also because the other replica has stopped. `message` is the decoded `body`.
+        """
+        replicas = self._replicas
+        if replicas is None or FORWARDED_SCOPE_KEY in scope:
+            return False
+        if message is not None and message.get("method") == "notifications/cancelled" and "id" not in message:
+            if self.tasks is not None:
+                self.tasks.start_soon(self._cancel, replicas, head, body, principal.id)
+            return False
+        replica = replica_of(head, message)
+        if not replica or replica == replicas.id or not await replicas.find(replica):
+            return False
+        is_answered = True  # also if the client disconnects
+        await receive.read(max(head.length, 0))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_end_with_client, receive, tasks.cancel_scope)
+            number: JsonValue = message.get("id") if message is not None and "method" in message else None
+            is_answered = await replicas.forward(replica, head, body, principal.id, number, send)
+            tasks.cancel_scope.cancel()
+        return is_answered
+
+    async def _cancel(self, replicas: Replicas, head: Head, body: bytes, principal: str) -> None:
+        """Send the cancellation of a request to all other replicas, at the same time."""
+        with anyio.move_on_after(CANCEL_SECONDS):
+            async with anyio.create_task_group() as tasks:
+                for peer in await replicas.peers():
+                    tasks.start_soon(replicas.forward, peer, head, body, principal, None, _ignore)
+
+
+async def _end_with_client(receive: BufferedReceive, scope: anyio.CancelScope) -> None:
+    await receive.ended()
+    scope.cancel()
+
+
+async def _ignore(message: Message) -> None:
+    """Drop the response to a forwarded cancellation."""
