@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,8 @@ pytestmark = pytest.mark.timeout(90)
 BOTH = "application/json, text/event-stream"
 SKILL = "---\nname: notes\ndescription: Notes of the team.\n---\nRead the notes.\n"
 URI = "skill://notes/SKILL.md"
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[str]:
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path}/shared.db"
-        return
-    with postgres() as server:
-        yield server.database("replicas")
+ELICITS: dict[str, Any] = {"elicitation": {"form": {}}}
+ASKED = {"action": "accept", "content": {"name": "Ada"}}
 
 
 class Replicas:
@@ -74,19 +68,49 @@ class Replicas:
         return session
 
 
-@pytest.fixture
-async def replicas(tmp_path: Path, database: str) -> AsyncGenerator[Replicas]:
-    (tmp_path / "skills" / "notes").mkdir(parents=True)
-    (tmp_path / "skills" / "notes" / "SKILL.md").write_text(SKILL)
-    made = Replicas(tmp_path, database)
-    try:
-        async with httpx2.AsyncClient(timeout=20) as made.http:
-            await anyio.to_thread.run_sync(made.start)
-            await anyio.to_thread.run_sync(made.start)
+@contextmanager
+def _database(kind: str, folder: Path) -> Generator[str]:
+    if kind == "sqlite":
+        yield f"sqlite:///{folder}/shared.db"
+        return
+    with postgres() as server:
+        yield server.database("replicas")
+
+
+@contextmanager
+def _started(kind: str, folder: Path) -> Generator[Replicas]:
+    (folder / "skills" / "notes").mkdir(parents=True)
+    (folder / "skills" / "notes" / "SKILL.md").write_text(SKILL)
+    with _database(kind, folder) as database:
+        made = Replicas(folder, database)
+        try:
+            made.start()
+            made.start()
             yield made
-    finally:
-        for process in made.processes:
-            stop(process)
+        finally:
+            for process in made.processes:
+                stop(process)
+
+
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generator[Replicas]:
+    with _started(request.param, tmp_path_factory.mktemp("pair")) as made:
+        yield made
+
+
+@pytest.fixture
+async def replicas(pair: Replicas) -> AsyncGenerator[Replicas]:
+    async with httpx2.AsyncClient(timeout=20) as pair.http:
+        yield pair
+
+
+@pytest.fixture
+async def mortals(tmp_path: Path) -> AsyncGenerator[Replicas]:
+    """Two replicas that the test may kill."""
+    with ExitStack() as stack:
+        made = await anyio.to_thread.run_sync(stack.enter_context, _started("sqlite", tmp_path))
+        async with httpx2.AsyncClient(timeout=20) as made.http:
+            yield made
 
 
 async def test_session_is_served_by_every_replica_in_turn(replicas: Replicas) -> None:
@@ -107,10 +131,16 @@ async def test_request_that_needs_the_sdk_is_served_by_the_other_replica(replica
     assert "Read the notes." in read.text
 
 
-async def test_session_of_a_killed_replica_goes_on(replicas: Replicas) -> None:
-    session = await replicas.open(0)
-    stop(replicas.processes[0])
-    listed = await replicas.post(1, {"id": 1, "method": "tools/list"}, session)
+async def test_session_and_waiting_call_of_a_killed_replica(mortals: Replicas) -> None:
+    session = await mortals.open(0)
+    async with over_http(mortals.urls[0], "modern", tasks=False) as first, over_http(mortals.urls[1], "modern", tasks=False) as second:
+        asked = (await first.send("tools/call", name="up__ask_name", arguments={}))["result"]
+        stop(mortals.processes[0])
+        (key,) = asked["inputRequests"]
+        answers = {"inputResponses": {key: ASKED}, "requestState": asked["requestState"]}
+        done = await second.send("tools/call", name="up__ask_name", arguments={}, **answers)
+        assert "Send it again without `requestState`" in json.dumps(done)
+    listed = await mortals.post(1, {"id": 1, "method": "tools/list"}, session)
     assert listed.status_code == 200
     assert listed.headers["mcp-session-id"] == session
 
@@ -124,8 +154,12 @@ async def test_session_that_the_client_ended_is_gone_at_every_replica(replicas: 
     with anyio.fail_after(1.5):  # the change takes effect at the other replica within a second
         while (await replicas.post(1, {"id": 3, "method": "ping"}, session)).status_code != 404:
             await anyio.sleep(0.05)
-    replicas_later = await anyio.to_thread.run_sync(_third, replicas)
-    assert (await replicas.post(replicas_later, {"id": 4, "method": "ping"}, session)).status_code == 404
+
+
+async def test_session_that_was_ended_is_not_opened_by_a_replica_that_never_served_it(replicas: Replicas) -> None:
+    session = await replicas.open(0)
+    assert (await replicas.http.delete(replicas.urls[0], headers={"mcp-session-id": session})).status_code in (200, 204)
+    assert (await replicas.post(1, {"id": 2, "method": "ping"}, session)).status_code == 404
 
 
 async def test_session_ended_at_a_replica_that_does_not_know_it_is_gone_at_its_own(replicas: Replicas) -> None:
@@ -145,7 +179,7 @@ async def test_subscription_at_one_replica_notifies_on_the_stream_at_the_other(r
         assert watch.status_code == 200
         assert "error" not in watch.text
         await anyio.sleep(1)
-        (replicas.folder / "skills" / "notes" / "SKILL.md").write_text(SKILL + "More.\n")
+        (replicas.folder / "skills" / "notes" / "SKILL.md").write_text(f"{SKILL}{time.time_ns()}\n")
         with anyio.fail_after(20):
             async for line in lines:
                 if "resources/updated" in line:
@@ -170,10 +204,6 @@ async def test_forged_and_foreign_session_ids_open_nothing(replicas: Replicas) -
             headers=[("accept", BOTH), ("mcp-session-id", forged.encode("latin-1"))],
         )
         assert answer.status_code in (400, 404), forged
-
-
-ELICITS: dict[str, Any] = {"elicitation": {"form": {}}}
-ASKED = {"action": "accept", "content": {"name": "Ada"}}
 
 
 async def test_answer_to_a_question_reaches_the_replica_that_asked(replicas: Replicas) -> None:
@@ -203,16 +233,6 @@ async def test_retry_with_the_answers_reaches_the_replica_that_waits(replicas: R
         assert "Ada" in json.dumps(done["result"])
 
 
-async def test_retry_at_another_replica_after_the_waiting_one_was_killed_says_what_to_send(replicas: Replicas) -> None:
-    async with over_http(replicas.urls[0], "modern", tasks=False) as first, over_http(replicas.urls[1], "modern", tasks=False) as second:
-        asked = (await first.send("tools/call", name="up__ask_name", arguments={}))["result"]
-        stop(replicas.processes[0])
-        (key,) = asked["inputRequests"]
-        answers = {"inputResponses": {key: ASKED}, "requestState": asked["requestState"]}
-        done = await second.send("tools/call", name="up__ask_name", arguments={}, **answers)
-        assert "Send it again without `requestState`" in json.dumps(done)
-
-
 async def test_cancellation_reaches_the_replica_that_runs_the_call(replicas: Replicas) -> None:
     session = await replicas.open(0, ELICITS)
     call = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "up__ask_name", "arguments": {}}}
@@ -235,12 +255,12 @@ async def test_stream_is_continued_at_another_replica(replicas: Replicas) -> Non
     with anyio.fail_after(40):
         async with _stream(replicas, headers) as lines:
             await anyio.sleep(1)
-            (replicas.folder / "skills" / "notes" / "SKILL.md").write_text(SKILL + "More.\n")
+            (replicas.folder / "skills" / "notes" / "SKILL.md").write_text(f"{SKILL}{time.time_ns()}\n")
             async for line in lines:
                 last = line.removeprefix("id: ") if line.startswith("id: ") else last
                 if "resources/updated" in line:
                     break
-        (replicas.folder / "skills" / "notes" / "SKILL.md").write_text(SKILL + "Even more.\n")
+        (replicas.folder / "skills" / "notes" / "SKILL.md").write_text(f"{SKILL}{time.time_ns()}\n")
         await anyio.sleep(3)  # the client is away while the second notification is made
         again = {**headers, "last-event-id": last}
         async with replicas.http.stream("GET", replicas.urls[1], headers=again) as stream:
@@ -254,8 +274,3 @@ async def _messages(stream: httpx2.Response) -> AsyncGenerator[dict[str, Any]]:
     async for line in stream.aiter_lines():
         if line.startswith("data: {"):
             yield json.loads(line[6:])
-
-
-def _third(replicas: Replicas) -> int:
-    replicas.start()
-    return len(replicas.urls) - 1

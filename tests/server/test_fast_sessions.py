@@ -52,10 +52,14 @@ class Door:
         self.server = GatewayServer(self.catalog, **facts, instructions=lambda who: f"for {who.id}", state_key=bytes(32))
         self.keys = KeyStore(folder / "keys.json")
         self.settings = HttpSettings(direct_path=direct_path, max_request_bytes=50_000)
-        where: dict[str, Any] = {"host": "127.0.0.1", "port": 80}
-        self.app = build_http_app(self.server, self.settings, self.keys, **where, probes=Probes(lambda: True, lambda challenge: ""))
+        self.rebuild()
         self.http: httpx2.AsyncClient
         self.url = ""
+
+    def rebuild(self) -> None:
+        """Compose the application again, after a change of the server."""
+        where: dict[str, Any] = {"host": "127.0.0.1", "port": 80}
+        self.app = build_http_app(self.server, self.settings, self.keys, **where, probes=Probes(lambda: True, lambda challenge: ""))
 
     async def post(self, message: Any, headers: dict[str, str] | None = None) -> httpx2.Response:
         body = message if isinstance(message, bytes) else json.dumps(message).encode()

@@ -1,0 +1,99 @@
+"""Forwarded requests of replicas: only a replica with the same key can sign one, for one receiver, one body and one use."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from gateway.auth.principal import LOCAL
+from gateway.server.replica_signature import HEADER, MAX_AGE_SECONDS, forwarded_headers, sign, verify
+from gateway.server.replicas import Replicas
+from tests.fakes.wired import lifespan, served
+from tests.server.test_fast_sessions import BOTH, Door
+
+KEY = bytes(range(32))
+HEADERS = [(b"mcp-session-id", b"s.1"), (b"authorization", b"Bearer secret"), (b"mcp-method", b"tools/call"), (b"cookie", b"c")]
+WHO: dict[str, Any] = {"receiver": "aaaa", "sender": "bbbb", "principal": "key:1 ä", "method": "POST"}
+NOW = 1_800_000_000.0
+
+
+def signed(**changes: Any) -> bytes:
+    given: dict[str, Any] = {**WHO, "headers": forwarded_headers(HEADERS), "body": b"{}", "now": NOW, **changes}
+    return sign(given.pop("key", KEY), **given)
+
+
+def test_valid_signature_has_the_principal_and_the_digest_of_the_body() -> None:
+    found = verify(KEY, signed(), receiver="aaaa", method="POST", headers=HEADERS, now=NOW + 100)
+    assert found is not None
+    assert (found.sender, found.principal, found.digest) == ("bbbb", "key:1 ä", hashlib.sha256(b"{}").hexdigest())
+
+
+def test_no_credentials_are_forwarded() -> None:
+    assert {name for name, _ in forwarded_headers(HEADERS)} == {b"mcp-session-id", b"mcp-method"}
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        {"receiver": "cccc"},
+        {"method": "GET"},
+        {"headers": [(b"mcp-session-id", b"s.2"), (b"mcp-method", b"tools/call")]},
+        {"headers": [*HEADERS, (b"last-event-id", b"x")]},
+        {"now": NOW + MAX_AGE_SECONDS + 1},
+        {"now": NOW - MAX_AGE_SECONDS - 1},
+    ],
+)
+def test_signature_is_refused_for_another_request(check: dict[str, Any]) -> None:
+    given: dict[str, Any] = {"receiver": "aaaa", "method": "POST", "headers": HEADERS, "now": NOW, **check}
+    assert verify(KEY, signed(), **given) is None
+
+
+@pytest.mark.parametrize("position", range(8))
+def test_every_changed_field_is_refused(position: int) -> None:
+    fields = signed().decode().split(" ")
+    for changed in ("", "v2", "0", fields[position] + "0", "é"):
+        forged = " ".join([*fields[:position], changed, *fields[position + 1 :]])
+        assert verify(KEY, forged.encode("latin-1"), receiver="aaaa", method="POST", headers=HEADERS, now=NOW) is None
+
+
+def test_signature_with_another_key_is_refused() -> None:
+    assert verify(KEY, signed(key=bytes(32)), receiver="aaaa", method="POST", headers=HEADERS, now=NOW) is None
+
+
+class _NoStore:
+    async def replicas(self) -> Any:
+        raise AssertionError
+
+
+PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
+
+
+async def test_endpoint_accepts_a_forwarded_request_once_and_only_with_its_body(tmp_path: Path) -> None:
+    door = Door(tmp_path, "auto")
+    replicas = door.server.replicas = Replicas(KEY, _NoStore(), "1")
+    door.rebuild()
+    await door.catalog.refresh()
+    async with door.server, lifespan(door.app), served(door.app, door.app.take) as port, httpx2.AsyncClient(timeout=20) as http:
+
+        async def post(header: bytes, body: bytes = PING) -> httpx2.Response:
+            given = {"accept": BOTH, "content-type": "application/json", HEADER.decode(): header.decode("latin-1")}
+            return await http.post(f"http://127.0.0.1:{port}/mcp", content=body, headers=given)
+
+        def header(body: bytes = PING, **changes: Any) -> bytes:
+            headers = [(b"accept", BOTH.encode()), (b"content-type", b"application/json")]
+            given: dict[str, Any] = {**WHO, "receiver": replicas.id, "principal": LOCAL.id, "headers": headers, "body": body, **changes}
+            return sign(KEY, **given, now=time.time())
+
+        once = header()
+        assert (await post(once)).status_code == 400  # accepted; a `ping` without a session is refused by the protocol
+        assert (await post(once)).status_code == 401
+        assert (await post(header(), PING + b" ")).status_code == 401
+        assert (await post(b"v1 x y z")).status_code == 401
+        assert (await post(header(principal="key:unknown"))).status_code == 401
+        door.keys.add("alice")
+        assert (await post(header())).status_code == 401, "the local user has no access any more"
