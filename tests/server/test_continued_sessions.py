@@ -156,7 +156,7 @@ async def test_session_that_the_client_ended_is_gone_at_every_replica(replicas: 
             await anyio.sleep(0.05)
 
 
-async def test_session_that_was_ended_is_not_opened_by_a_replica_that_never_served_it(replicas: Replicas) -> None:
+async def test_ended_session_is_not_opened_by_a_replica_that_never_served_it(replicas: Replicas) -> None:
     session = await replicas.open(0)
     assert (await replicas.http.delete(replicas.urls[0], headers={"mcp-session-id": session})).status_code in (200, 204)
     assert (await replicas.post(1, {"id": 2, "method": "ping"}, session)).status_code == 404
