@@ -216,7 +216,9 @@ class StorageSettings(Model):
     dir: str | None = None
     """Folder for the gateway's state. Left out: the user's state folder."""
     url: str | None = None
-    """URL of a database server to use in place of the file `gateway.db` in `dir`: `postgresql://user:${PASSWORD}@host/database`."""
+    """URL of a database server to use in place of the files `gateway.db` and `keys.json` in `dir`:
+    `postgresql://user:${PASSWORD}@host/database`.
+    """
     installation_key: str | None = Field(default=None, repr=False)
     """Secret from which all other keys of the gateway are derived: 32 or more random bytes as base64 or hex, as a reference such as
     `${file:PATH}` or `${env:NAME}`. Gateways on one database need the same. Left out: the file `installation-key` in `dir`.
