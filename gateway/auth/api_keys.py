@@ -271,6 +271,8 @@ class KeyStore(ApiKeys):
             StorageError: The file cannot be read or written.
         """
         with locked(self._path):
+            if self.has_moved():
+                return True  # by another process of this state folder
             self._reload()
             if self._stored != moved:
                 return False

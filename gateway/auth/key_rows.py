@@ -161,7 +161,12 @@ class DatabaseKeys(ApiKeys):
 def _keys_of(file: Path) -> Mapping[str, StoredKey]:
     """Return the keys in a key file; an empty mapping if it does not exist or its keys were moved. Raises `StorageError`."""
     store = KeyStore(file)
-    return {} if store.has_moved() else store.stored()
+    try:
+        return store.stored()
+    except StorageError:
+        if store.has_moved():
+            return {}
+        raise
 
 
 def _insertion() -> sa.TextClause:

@@ -72,8 +72,10 @@ def run(stdio: bool, address: str | None, or_any_port: bool, as_json: bool, conf
         if not stdio:
             from gateway.cli.key_access import key_access
             from gateway.server.key_gate import check_bind
+            from gateway.server.origins import is_loopback
 
-            check_bind(host, key_access(loaded))
+            if loaded.config.storage.url is None or not is_loopback(host):  # the gateway itself reads the keys in a database
+                check_bind(host, key_access(loaded))
         listener = None if stdio else _listen(loaded, host, port, searches=or_any_port and address is None)
         export_telemetry(mask)
         follow = _Follow(loaded, watch, mask, acceptance)

@@ -140,6 +140,20 @@ async def test_keys_of_the_file_are_moved_once_and_a_revocation_is_not_undone(ur
         assert len(json.loads(file.with_name("keys.json.moved").read_text())["keys"]) == 2
 
 
+async def test_gateways_of_one_machine_that_start_at_once_move_the_keys_once(url: str, tmp_path: Path) -> None:
+    made = KeyStore(tmp_path / "a" / "keys.json").add("ada")
+    found: list[list[str]] = []
+
+    async def start() -> None:
+        async with replica(url, tmp_path / "a") as keys:
+            found.append([info.id for info in keys.list()])
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(4):
+            tasks.start_soon(start)
+    assert found == [[made.id]] * 4
+
+
 async def test_damaged_key_file_stops_the_move(url: str, tmp_path: Path) -> None:
     (tmp_path / "keys.json").write_text("{}")
     with pytest.raises(StorageError, match="damaged"):
