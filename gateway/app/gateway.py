@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 from socket import socket
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from anyio.abc import TaskGroup
 
 from gateway import __version__
 from gateway.app.local_builder import LocalBuilder
-from gateway.auth.api_keys import KeyStore
+from gateway.auth.api_keys import ApiKeys, KeyStore
 from gateway.catalog import Catalog
 from gateway.catalog.configured_sources import ConfigurationChanges, ConfiguredSources
 from gateway.catalog.disclosure import Disclosure
@@ -78,7 +79,7 @@ class Gateway:
         self._acceptance = acceptance or Acceptance()
         self.events = events
         self.catalog: Catalog
-        self.keys: KeyStore
+        self.keys: ApiKeys
         self.feed: ChangeFeed
         """Tells this gateway when another gateway on the same database has changed shared data."""
         self.inspection: Inspection
@@ -115,7 +116,8 @@ class Gateway:
 
         Raises:
             Collision: Two local sources would publish a tool under the same name.
-            StorageError: The state folder cannot be used.
+            StorageError: The state folder or the database of `storage.url` cannot be used, or gateways on this database use another
+                installation key.
         """
         try:
             await self._enter()
@@ -130,10 +132,9 @@ class Gateway:
     async def _enter(self) -> None:
         loaded = await anyio.to_thread.run_sync(self._acceptance.admit, self._written, None)
         config = loaded.config
-        state = StateFolder(state_dir(config.storage.dir))
+        state = StateFolder(state_dir(config.storage.dir), config.storage.root_key)
         own_id = await anyio.to_thread.run_sync(hop_id, state, loaded, self._endpoint)
         state_key = await anyio.to_thread.run_sync(state.key, "request-state")
-        self.keys = KeyStore(state.path / "keys.json")
         models = Models(config.defaults.model)
         self._stack.push_async_callback(models.aclose)
         hosts = SourceHost()
@@ -141,6 +142,7 @@ class Gateway:
         records = Records(state, audit_days=kept.audit_days, url=kept.url, gateway=configuration_of(own_id))
         self._stack.push_async_callback(records.aclose)
         self.feed = ChangeFeed(records.database)
+        self.keys = await _open_keys(records, self.feed, _key_file(loaded), is_shared=kept.url is not None)
         # Until the gateway exits, audit events are stored in the gateway's database.
         self._stack.callback(audit(self.events, records))
         standing_days = config.server.standing_approval_days
@@ -298,6 +300,7 @@ class Gateway:
 
         Raises:
             ConfigError: The address is in use, or other machines can reach it and no API key exists.
+            StorageError: The API keys cannot be read.
         """
         from gateway.auth.identity import Identity
         from gateway.policy.quotas import caller_quotas
@@ -310,6 +313,7 @@ class Gateway:
         from gateway.server.serving import Endpoint, serve_http
 
         server = self.loaded.config.server
+        await self.keys.take_over(_key_file(self.loaded))
         check_bind(host, self.keys)
         raise_open_files(server.http)
         self._server.usages.bound_by(caller_quotas(server.limits, connection_limit(server.http), server.http.max_request_bytes))
@@ -339,3 +343,22 @@ class Gateway:
         address = server.http.replica_address or await anyio.to_thread.run_sync(own_address, host, endpoint.port, url)
         async with self._server.replicas.listening(address, server.http.path):
             await serve_http(endpoint, app, on_ready)
+
+
+def _key_file(loaded: LoadedConfig) -> Path:
+    return state_dir(loaded.config.storage.dir) / "keys.json"
+
+
+async def _open_keys(records: Records, feed: ChangeFeed, file: Path, *, is_shared: bool) -> ApiKeys:
+    """Return the API keys: those in `file` or, if gateways share a database server, those in the database, which are loaded now.
+
+    Raises:
+        StorageError: The database cannot be used, or its gateways use another installation key.
+    """
+    if not is_shared:
+        return KeyStore(file)
+    from gateway.auth.key_rows import DatabaseKeys
+
+    keys = DatabaseKeys(records.database, feed)
+    await keys.start()
+    return keys

@@ -51,7 +51,8 @@ class Identity:
     @classmethod
     def of(cls, loaded: LoadedConfig) -> Identity:
         """Return the `Identity` of a gateway that serves the configuration `loaded`. Blocks. Raises `StorageError`."""
-        return cls(StateFolder(state_dir(loaded.config.storage.dir)), loaded.path or loaded.base_dir)
+        storage = loaded.config.storage
+        return cls(StateFolder(state_dir(storage.dir), storage.root_key), loaded.path or loaded.base_dir)
 
     def prove(self, challenge: str, port: int) -> str:
         """Return the gateway's answer to the random `challenge` of a command: HMACs of the challenge and `port`, separated by spaces.

@@ -120,9 +120,10 @@ def _which(entry: StdioServer, base_dir: Path) -> str | None:
 
 
 def _state_and_bind(loaded: LoadedConfig) -> list[Check]:
-    from gateway.cli.common import key_store_of, state_folder_of
+    from gateway.cli.common import state_folder_of
+    from gateway.cli.key_access import key_access
     from gateway.server.key_gate import check_bind
-    from gateway.server.origins import bind_note, is_loopback
+    from gateway.server.origins import is_loopback
 
     config = loaded.config
     checks: list[Check] = []
@@ -130,18 +131,26 @@ def _state_and_bind(loaded: LoadedConfig) -> list[Check]:
         folder = state_folder_of(loaded).ensure()
         usable = os.access(folder, os.W_OK)
         checks.append(Check("ok" if usable else "fail", "state", str(folder), "" if usable else "Make it writable, or set storage.dir."))
-        keys = key_store_of(loaded)
+    except StorageError as error:
+        return [Check("fail", "state", str(error), ""), *_bind_note(loaded), _port(loaded)]
+    try:
+        keys = key_access(loaded)
         count = len(keys.list())
         if not is_loopback(config.server.http.host):
             check_bind(config.server.http.host, keys)
         checks.append(Check("ok", "keys", f"{count} API key{'' if count == 1 else 's'}", ""))
     except StorageError as error:
-        checks.append(Check("fail", "state", str(error), ""))
+        checks.append(Check("fail", "keys", str(error), "", "unreachable" if config.storage.url is not None else "config-invalid"))
     except ConfigError as error:
         checks.append(Check("fail", "keys", str(error), "moongate keys add NAME"))
-    if (note := bind_note(config.server.http.host, config.server.http.allowed_hosts)) is not None:
-        checks.append(Check("warn", "bind", note, ""))
-    return [*checks, _port(loaded)]
+    return [*checks, *_bind_note(loaded), _port(loaded)]
+
+
+def _bind_note(loaded: LoadedConfig) -> list[Check]:
+    from gateway.server.origins import bind_note
+
+    note = bind_note(loaded.config.server.http.host, loaded.config.server.http.allowed_hosts)
+    return [Check("warn", "bind", note, "")] if note is not None else []
 
 
 def _taken_port(loaded: LoadedConfig, address: str, error: OSError) -> Check:

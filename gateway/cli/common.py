@@ -16,8 +16,9 @@ from gateway.cli.failures import CommandFailed
 from gateway.errors import NotFound
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gateway.app import Gateway
-    from gateway.auth.api_keys import KeyStore
     from gateway.config.load import LoadedConfig
     from gateway.gate.acceptance import Acceptance
     from gateway.storage.state_folder import StateFolder
@@ -180,14 +181,13 @@ def state_folder_of(loaded: LoadedConfig) -> StateFolder:
     """Return the state folder of a configuration. Raises `StorageError` if no folder is configured and the system has no default."""
     from gateway.storage.state_folder import StateFolder, state_dir
 
-    return StateFolder(state_dir(loaded.config.storage.dir))
+    storage = loaded.config.storage
+    return StateFolder(state_dir(storage.dir), storage.root_key)
 
 
-def key_store_of(loaded: LoadedConfig) -> KeyStore:
-    """Return the store of API keys, which all gateways with this configuration's state folder use."""
-    from gateway.auth.api_keys import KeyStore
-
-    return KeyStore(state_folder_of(loaded).path / "keys.json")
+def key_file_of(loaded: LoadedConfig) -> Path:
+    """Return the path of the file with the API keys, which all gateways with this configuration's state folder use."""
+    return state_folder_of(loaded).path / "keys.json"
 
 
 def with_servers(loaded: LoadedConfig, names: Sequence[str], **rules: object) -> LoadedConfig:

@@ -6,6 +6,7 @@ servers' listings for the next start over stdio. Checks that start no process ar
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from gateway.cli.common import data_options, load, run_async
 from gateway.cli.failures import CommandFailed
 from gateway.cli.output import print_json, print_text
 from gateway.config.suggest import did_you_mean
-from gateway.errors import Collision, ConfigError, ModelError, StorageError
+from gateway.errors import Collision, ConfigError, ModelError, StorageError, StorageUnusable
 
 if TYPE_CHECKING:
     from gateway.cli.failures import Code
@@ -57,6 +58,9 @@ async def _live_checks(loaded: LoadedConfig, first: StartupAnswers | None) -> li
     """Start a gateway with its servers, run the checks that need them, and stop the gateway."""
     from gateway.cli.hub import open_own
 
+    database = await _database_checks(loaded)
+    if any(check.status == "fail" for check in database):
+        loaded = _without_database(loaded)  # so that the servers are checked nevertheless
     try:
         async with open_own(loaded) as own:
             checks = [_source_check(status) for status in own.gateway.inspection.sources() if status.state != "disabled"]
@@ -66,7 +70,7 @@ async def _live_checks(loaded: LoadedConfig, first: StartupAnswers | None) -> li
             checks += [Check("fail", "gateway", problem, "") for problem in own.gateway.inspection.problems()]
             withheld = own.gateway.catalog.withheld().items()
             checks += [Check("warn", f"withheld {what}", f"Refused by {why.rule}: {why.reason}", "") for what, why in withheld]
-            checks += await _database_checks(loaded)
+            checks += database
             checks += await _definition_checks(own)
             checks += [
                 Check("fail" if need.is_fatal else "warn", f"{need.kind} {need.where}", need.text, "")
@@ -79,7 +83,13 @@ async def _live_checks(loaded: LoadedConfig, first: StartupAnswers | None) -> li
             ]
             return [*checks, *await _model_checks(own)]
     except (Collision, StorageError) as error:
-        return [Check("fail", "start", str(error), "")]
+        return [*database, Check("fail", "start", str(error), "")]
+
+
+def _without_database(loaded: LoadedConfig) -> LoadedConfig:
+    """Return the configuration without `storage.url`. A gateway with this URL does not start while the database cannot be used."""
+    storage = loaded.config.storage.model_copy(update={"url": None})
+    return dataclasses.replace(loaded, config=loaded.config.model_copy(update={"storage": storage}))
 
 
 def _source_check(status: SourceStatus) -> Check:
@@ -188,7 +198,9 @@ async def _database_checks(loaded: LoadedConfig) -> list[Check]:
     try:
         await records.database()
     except StorageError as error:
-        return [Check("fail", "database", str(error), "Check storage.url and that the server runs.", "unreachable")]
+        if isinstance(error, StorageUnusable) and error.passes:
+            return [Check("fail", "database", str(error), "Check storage.url and that the server runs.", "unreachable")]
+        return [Check("fail", "database", str(error), "")]
     finally:
         await records.aclose()
     return [Check("ok", "database", "storage.url can be used", "")]

@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.common import Group, data_options, key_store_of, load
+from gateway.cli.common import Group, data_options, load
 from gateway.cli.configured_names import source_names
+from gateway.cli.key_access import KeyAccess, key_access
 from gateway.cli.output import moment, print_json, print_note, show, show_table
 from gateway.config.suggest import did_you_mean
 from gateway.errors import NotFound
 from gateway.json_types import JsonObject
 
 if TYPE_CHECKING:
-    from gateway.auth.api_keys import KeyInfo, KeyStore
+    from gateway.auth.api_keys import KeyInfo
     from gateway.config.load import LoadedConfig
 
 FIRST_KEY = (
     "This is the first key: every client over HTTP needs a key from now on, your IDE and commands too (`--api-key` or $MOONGATE_API_KEY), "
-    "at all gateways of this state folder."
+    "at all gateways of this state folder or of its `storage.url`."
 )
 
 LAST_KEY = (
@@ -84,7 +85,7 @@ def list_keys(config_path: str | None, as_json: bool) -> None:
 @click.argument("key_id", metavar="ID")
 @data_options
 def revoke_key(key_id: str, config_path: str | None, as_json: bool) -> None:
-    """Revoke a key at once in every running gateway of this user."""
+    """Revoke a key in every running gateway of this state folder or of its `storage.url`, within a second."""
     store = _store(config_path)
     try:
         info = store.revoke(key_id)
@@ -98,8 +99,8 @@ def revoke_key(key_id: str, config_path: str | None, as_json: bool) -> None:
     show({"revoked": info.id, "name": info.name}, f"revoked {info.id} ({info.name})", as_json=as_json)
 
 
-def _store(config_path: str | None) -> KeyStore:
-    return key_store_of(load(config_path, fetches=False))
+def _store(config_path: str | None) -> KeyAccess:
+    return key_access(load(config_path, fetches=False))
 
 
 def _as_json(info: KeyInfo) -> JsonObject:

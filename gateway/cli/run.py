@@ -60,7 +60,7 @@ def run(stdio: bool, address: str | None, or_any_port: bool, as_json: bool, conf
         first = first_answers(config_path) if stdio else None
         if first is not None:
             first.begin()  # these imports take most of the time to the first answer
-        from gateway.cli.common import configure_log, export_telemetry, key_store_of, run_async
+        from gateway.cli.common import configure_log, export_telemetry, run_async
         from gateway.gate.acceptance import Acceptance
 
         watch = watch_of(config_path)
@@ -70,9 +70,12 @@ def run(stdio: bool, address: str | None, or_any_port: bool, as_json: bool, conf
         host, port = _parse_address(address, http.host, http.port) if address is not None else (http.host, http.port)
         mask = configure_log(loaded)
         if not stdio:
+            from gateway.cli.key_access import key_access
             from gateway.server.key_gate import check_bind
+            from gateway.server.origins import is_loopback
 
-            check_bind(host, key_store_of(loaded))
+            if loaded.config.storage.url is None or not is_loopback(host):  # the gateway itself reads the keys in a database
+                check_bind(host, key_access(loaded))
         listener = None if stdio else _listen(loaded, host, port, searches=or_any_port and address is None)
         export_telemetry(mask)
         follow = _Follow(loaded, watch, mask, acceptance)
@@ -264,7 +267,7 @@ class _Announcer:
 
         await gateway.ready(ANNOUNCE_TIMEOUT_SECONDS)
         sources = [camel_keys(asdict(source)) for source in gateway.inspection.sources()]
-        has_keys = url is not None and bool(await anyio.to_thread.run_sync(gateway.keys.list))
+        has_keys = url is not None and await anyio.to_thread.run_sync(gateway.keys.are_required)
         snippet = paste_snippet(self._loaded, url, has_keys=has_keys)
         notes = [*self._loaded.problems, *self._loaded.notes]
         if self._bound is not None and (note := bind_note(self._bound, self._loaded.config.server.http.allowed_hosts)) is not None:

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from gateway.config.executes import Admission, RunEntry, run_entries, secret_entry
 from gateway.config.expand import Expander, own_keys
 from gateway.config.hosts import IGNORED_ROOT_KEYS
+from gateway.config.installation_key import decode_installation_key
 from gateway.config.jsonc import parse
 from gateway.config.models import GatewayConfig, ServerEntry, StdioServer, judge_policy_name, judge_server_name
 from gateway.config.outbound import read_auth
@@ -37,7 +38,7 @@ MAX_CONFIG_BYTES = 4_194_304
 """Maximum size of a configuration file; a larger file is rejected. Real files are smaller than 100 kB."""
 
 SETTINGS_SECTIONS = ("expose", "server", "storage", "sessions", "tasks", "secrets", "defaults")
-"""Sections of the configuration in which a `${…}` reference is rejected as a mistake. Only references in `storage.url` are expanded."""
+"""Sections of the configuration in which a `${…}` reference is rejected as a mistake, except in the two secrets of `storage`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +90,8 @@ def load_config(
 ) -> LoadedConfig:
     """Load the configuration file `path` or, if it is `None`, the first file that `paths.find_config` finds; without a file, the defaults.
 
-    With `fetches` false, no program runs and no keyring is read for the secrets of servers; `storage.url` is always expanded.
-    `admission` decides which programs may run. `environ` are the environment variables to which references refer.
+    With `fetches` false, no program runs and no keyring is read for the secrets of servers; `storage.url` and `storage.installationKey`
+    are always expanded. `admission` decides which programs may run. `environ` are the environment variables to which references refer.
 
     Raises:
         ConfigError: The file cannot be used. Each line of the message names the file and, if it is known, the place in it.
@@ -211,7 +212,7 @@ def _load(
             continue
         policies = {**policies, name: {**cast("JsonObject", policies[name]), "auth": auth}}
         notes += remarks
-    root = _with_storage_url(root, expander.fetching())
+    root = _with_storage_secrets(root, expander.fetching(), notes)
     for section in SETTINGS_SECTIONS:
         _refuse_references(root.get(section), section, mistakes)
     config = _validated({**root, "mcpServers": servers, "policies": policies}, mistakes, disabled)
@@ -245,12 +246,24 @@ def _validated(root: JsonObject, mistakes: Sequence[ConfigError], disabled: Sequ
     raise ConfigError("\n".join(found.values()), path=path)
 
 
-def _with_storage_url(root: JsonObject, expander: Expander) -> JsonObject:
-    """Return the decoded configuration with the references in `storage.url` expanded, because this URL may contain a password."""
+def _with_storage_secrets(root: JsonObject, expander: Expander, notes: list[str]) -> JsonObject:
+    """Return the decoded configuration with the references in `storage.url` and `storage.installationKey` expanded.
+
+    Both values are secrets, because the URL may contain a password. An installation key that is not a reference adds a note to `notes`.
+
+    Raises:
+        ConfigError: A reference cannot be expanded, or the installation key cannot be used.
+    """
     storage = members_of(root.get("storage"))
-    if not isinstance(url := storage.get("url"), str):
-        return root
-    return {**root, "storage": {**storage, "url": expander.secret(url, path="storage.url")}}
+    found: JsonObject = {}
+    if isinstance(url := storage.get("url"), str):
+        found["url"] = expander.secret(url, path="storage.url")
+    if isinstance(key := storage.get("installationKey"), str):
+        if "${" not in key:
+            notes.append("storage.installationKey: a secret stands in the file; write a reference such as `${VAR}` or `${file:PATH}`")
+        found["installationKey"] = expander.secret(key, path="storage.installationKey")
+        decode_installation_key(found["installationKey"])
+    return {**root, "storage": {**storage, **found}} if found else root
 
 
 def _own_root(document: JsonObject, notes: list[str], mistakes: list[ConfigError]) -> JsonObject:

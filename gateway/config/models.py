@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 
 from gateway.config.agents import AgentSettings
 from gateway.config.base_models import Model
+from gateway.config.installation_key import decode_installation_key
 from gateway.config.policies import OWN_SOURCE_KINDS, ApprovalBy, SourcePolicy
 from gateway.config.skill_settings import SkillSettings
 from gateway.config.suggest import did_you_mean
@@ -219,13 +220,24 @@ class StorageSettings(Model):
     dir: str | None = None
     """Folder for the gateway's state. Left out: the user's state folder."""
     url: str | None = None
-    """URL of a database server to use in place of the file `gateway.db` in `dir`: `postgresql://user:${PASSWORD}@host/database`."""
+    """URL of a database server to use in place of the files `gateway.db` and `keys.json` in `dir`:
+    `postgresql://user:${PASSWORD}@host/database`.
+    """
+    installation_key: str | None = Field(default=None, repr=False)
+    """Secret from which all other keys of the gateway are derived: 32 or more random bytes as base64 or hex, as a reference such as
+    `${file:PATH}` or `${env:NAME}`. Gateways on one database need the same. Left out: the file `installation-key` in `dir`.
+    """
     result_ttl_seconds: float = Field(default=3600, gt=0)
     """Seconds for which the full text of a shortened result is stored and can be read with `read_result`."""
     max_result_bytes_per_caller: int = Field(default=268_435_456, ge=1024)
     """Maximum bytes of stored results of one caller. New results replace the oldest."""
     audit_days: int = Field(default=30, ge=1)
     """Days after which entries of the audit log are deleted."""
+
+    @property
+    def root_key(self) -> bytes | None:
+        """The bytes of `installation_key`, or `None` if it is left out. Raises `ConfigError` if it is not a key."""
+        return None if self.installation_key is None else decode_installation_key(self.installation_key)
 
 
 class SessionSettings(Model):

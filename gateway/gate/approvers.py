@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.auth.api_keys import KeyStore
+from gateway.auth.api_keys import ApiKeys
 from gateway.auth.principal import Principal, is_operator
 from gateway.config.models import GatewayConfig
 from gateway.config.policies import ApprovalBy
@@ -17,7 +17,7 @@ from gateway.policy.approval_policy import approvers_of
 class Approvers:
     """Decides who must approve a call if the policy of the tool's source does not set `approval.by`: the caller or an operator."""
 
-    def __init__(self, config: Callable[[], GatewayConfig], keys: KeyStore) -> None:
+    def __init__(self, config: Callable[[], GatewayConfig], keys: ApiKeys) -> None:
         """Store the arguments. `config` returns the current configuration."""
         self._config = config
         self._keys = keys

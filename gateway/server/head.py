@@ -40,7 +40,7 @@ class Head(RequestHead):
         self.has_accepted_origin = False
         """Whether the Host and Origin headers were accepted, and the length of the body is unambiguous. Set by `KeyGate`."""
         self.key: KeyInfo | None = None
-        """The API key in the head, if it was valid at the first request. `KeyStore.holds` returns whether it still is."""
+        """The API key in the head, if it was valid at the first request. `ApiKeys.holds` returns whether it still is."""
         self.is_plain: bool | None = None
         """Whether the fast path (without the MCP SDK) may serve requests with this head; `None` if this was not decided yet."""
         self.client: KnownClient | None = None

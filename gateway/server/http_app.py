@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from gateway.auth.api_keys import KeyStore
+from gateway.auth.api_keys import ApiKeys
 from gateway.config.models import HttpSettings
 from gateway.server.dispatch import HttpDispatch, ServerParts
 from gateway.server.forwarded_requests import ForwardedRequests
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def build_http_app(
     server: ServerParts,
     settings: HttpSettings,
-    keys: KeyStore,
+    keys: ApiKeys,
     *,
     host: str,
     port: int,

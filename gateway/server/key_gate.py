@@ -7,9 +7,10 @@ Requests for `/health` and `/ready` are passed on without any of these checks.
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING, Protocol
 
-from gateway.auth.api_keys import KeyStore
+from gateway.auth.api_keys import ApiKeys, ListedKeys
 from gateway.auth.principal import LOCAL, Principal
 from gateway.catalog.status import STATUS_URI
 from gateway.config.models import HttpSettings
@@ -40,11 +41,12 @@ OPEN_PATHS = frozenset({HEALTH_PATH, READY_PATH})
 """URL paths that need no API key, because they only report that the process runs and is ready."""
 
 
-def check_bind(host: str, keys: KeyStore) -> bool:
+def check_bind(host: str, keys: ListedKeys) -> bool:
     """Check that the gateway may listen at the address `host`. Return whether requests need an API key for as long as this process runs.
 
     Raises:
         ConfigError: `host` is not a loopback address, and there is no API key.
+        StorageError: The API keys cannot be read.
     """
     if not is_loopback(host) and not keys.list():
         raise ConfigError(
@@ -59,6 +61,9 @@ _NO_ROOM = Refusal(503, LIMIT_REACHED, "Too many connections are in use (`server
 
 MAX_KNOWN_ORIGINS = 256
 """Maximum number of pairs of `Host` and `Origin` headers that are cached as accepted."""
+
+LOG_SECONDS = 2.0
+"""Minimum seconds between two log lines about API keys that cannot be read."""
 
 
 def _unauthorized(*, has_credentials: bool) -> tuple[JsonObject, dict[str, str]]:
@@ -92,7 +97,7 @@ class KeyGate:
     def __init__(
         self,
         app: ASGIApp,
-        keys: KeyStore,
+        keys: ApiKeys,
         origins: AcceptedOrigins,
         settings: HttpSettings,
         usages: Usages,
@@ -121,6 +126,7 @@ class KeyGate:
         self._max_request_bytes = settings.max_request_bytes
         self._origins = origins
         self._known: set[tuple[bytes | None, bytes | None]] = set()
+        self._logged_at = float("-inf")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Authenticate a request and pass it to the next application, or reject the request."""
@@ -207,8 +213,8 @@ class KeyGate:
         authorization = next((value for name, value in head.headers if name == b"authorization"), b"")
         try:
             principal = self._principal(authorization)
-        except StorageError:
-            logger.exception("request refused reason=api-keys-not-readable")
+        except StorageError as error:
+            self._log_unreadable(error)
             return json_response({"error": "The gateway cannot read its API keys. Its log has the reason."}, 503)
         if principal is None:
             content, challenge = _unauthorized(has_credentials=bool(authorization))
@@ -236,13 +242,20 @@ class KeyGate:
             principal = None if signed is None else self._keys.current(Principal(signed.principal))
             if signed is not None and signed.principal == LOCAL.id:
                 principal = None if self._requires_key or self._keys.list() else LOCAL
-        except StorageError:
-            logger.exception("request refused reason=api-keys-not-readable")
+        except StorageError as error:
+            self._log_unreadable(error)
             return json_response({"error": "The gateway cannot read its API keys. Its log has the reason."}, 503)
         if principal is None:
             message = "The signature of this forwarded request, or the API key of its caller, is not valid at this gateway."
             return json_response({"error": "invalid_replica", "message": message}, 401)
         return principal if head.length <= self._max_request_bytes else too_large(self._max_request_bytes).to_response(is_rpc=True)
+
+    def _log_unreadable(self, error: StorageError) -> None:
+        """Log that a request was refused because the API keys cannot be read, at most once in `LOG_SECONDS`."""
+        now = time.monotonic()
+        if now - self._logged_at >= LOG_SECONDS:
+            self._logged_at = now
+            logger.error("request refused reason=api-keys-not-readable error=%r", str(error))
 
     def take(self, head: Head, body: bytes) -> StartedRequest | None:
         """Authenticate a completely received request, and start to serve it without the MCP SDK.

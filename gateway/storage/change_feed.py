@@ -111,8 +111,7 @@ class Subscription:
 
     def _log(self, error: Exception) -> None:
         if not self._has_failed:
-            is_known = isinstance(error, GatewayError)
-            logger.warning("change not applied, retrying topic=%s reason=%r", self.topic, str(error), exc_info=None if is_known else error)
+            logger.warning("change not applied, retrying topic=%s reason=%r", self.topic, str(error), exc_info=_fault(error))
         self._has_failed = True
 
 
@@ -214,9 +213,10 @@ class ChangeFeed:
                             logger.warning("database watched again for changes of other gateways")
                         is_failing, delay = False, RETRY_SECONDS
                         await watch.wait()
-            except GatewayError as error:
+            except Exception as error:  # also of the driver: the next connection may work
                 if not is_failing:
-                    logger.warning("changes of other gateways not noticed, database unusable reason=%r", str(error))
+                    text, fault = "changes of other gateways not noticed, database unusable reason=%r", _fault(error)
+                    logger.warning(text, str(error), exc_info=fault)
                 is_failing = True
             await anyio.sleep(delay * random.uniform(0.5, 1.0))  # spreads the reconnections of many gateways
             delay = min(delay * 2, MAX_RETRY_SECONDS)
@@ -238,6 +238,11 @@ async def publish_in(connection: AsyncConnection, topic: str) -> None:
     await connection.execute(sa.text(upsert), {"t": topic})
     if connection.dialect.name == "postgresql":
         await connection.execute(sa.select(sa.func.pg_notify(CHANNEL, topic)))
+
+
+def _fault(error: Exception) -> Exception | None:
+    """Return the error if its traceback belongs in the log, because it is not one of the gateway's errors."""
+    return None if isinstance(error, GatewayError) else error
 
 
 @contextmanager

@@ -179,8 +179,21 @@ class Records:
         async with self._opening:
             if self._opened is None:
                 # Even a cancelled caller waits for the thread (anyio's default), so the database is never opened twice.
-                self._opened = await anyio.to_thread.run_sync(self._open_now)
+                opened = await anyio.to_thread.run_sync(self._open_now)
+                if self._url is not None:
+                    await self._verify(opened.database)
+                self._opened = opened
             return self._opened
+
+    async def _verify(self, database: Database) -> None:
+        """Check that gateways that share the database have the same installation key. If not, close the database and raise an error."""
+        from gateway.storage.installation import PURPOSE, verify_installation
+
+        try:
+            await verify_installation(database, await self.key(PURPOSE))
+        except BaseException:
+            await database.aclose()
+            raise
 
     def _open_now(self) -> _Opened:
         from gateway.storage.agent_sessions import Sessions

@@ -54,9 +54,17 @@ def _home(environ: Mapping[str, str]) -> Path:
 class StateFolder:
     """The private folder with the state of a gateway. The folder is created by the first method that writes to it."""
 
-    def __init__(self, path: Path) -> None:
-        """Set the path of the folder, which need not exist."""
+    def __init__(self, path: Path, root: bytes | None = None) -> None:
+        """`path` is the path of the folder, which need not exist.
+
+        `root` is the installation key, the secret from which all keys are derived, if the configuration has one.
+        """
         self.path = path
+        self._root = root
+
+    def __repr__(self) -> str:
+        """Return a representation without the installation key."""
+        return f"StateFolder({str(self.path)!r})"
 
     def ensure(self) -> Path:
         """Create the state folder (mode 0700) and its missing parents, and return its path.
@@ -77,13 +85,14 @@ class StateFolder:
     def key(self, purpose: str) -> bytes:
         """Return the 32-byte secret key of this installation for `purpose`, a fixed text that names what the key protects.
 
-        Keys are derived from one random root key, which is stored in the folder (mode 0600) on first use, so that no key reveals another.
+        Keys are derived from one random root key, so that no key reveals another. If the configuration has no root key, it is stored in the
+        folder (mode 0600) on first use.
 
         Raises:
             StorageError: The root key cannot be read or written, or its file is damaged.
         """
         file = self.path / "installation-key"
-        root = _read_key(file)
+        root = self._root or _read_key(file)
         if root is None:
             self.ensure()
             with locked(file):

@@ -54,7 +54,8 @@ def secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[dict[s
     monkeypatch.setenv("MOONGATE_TEST_KEYRING", str(tmp_path / "keyring.json"))
     before = keyring.get_keyring()
     keyring.set_keyring(FileKeyring())
-    yield {"PATH": f"{tmp_path}:/usr/bin:/bin", "DOCS_TOKEN": SECRET, "MOONGATE_API_KEY": SECRET}
+    site = {"MOONGATE_DATABASE": "postgresql://moongate@db.example.com/moongate", "MOONGATE_INSTALLATION_KEY": bytes(range(32)).hex()}
+    yield {"PATH": f"{tmp_path}:/usr/bin:/bin", "DOCS_TOKEN": SECRET, "MOONGATE_API_KEY": SECRET, **site}
     keyring.set_keyring(before)
 
 

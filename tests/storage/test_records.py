@@ -271,6 +271,8 @@ async def test_unassigned_sessions_and_budgets_go_to_the_first_user(tmp_path: Pa
         assert await (await old.budget()).count("docs", "local", limit=2, window_seconds=3600) == 0
     for table in ("sessions", "sampling_use"):
         sql(tmp_path, f"ALTER TABLE {table} DROP COLUMN gateway")
+    for table in ("versions", "installation", "api_keys"):
+        sql(tmp_path, f"DROP TABLE {table}")
     sql(tmp_path, "DELETE FROM schema_version WHERE version > 13")
     async with records(tmp_path, gateway="front") as front, records(tmp_path, gateway="back") as back:
         ours, theirs = await front.sessions(), await back.sessions()

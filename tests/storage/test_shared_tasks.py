@@ -109,6 +109,8 @@ async def test_any_gateway_takes_over_task_of_earlier_version(tmp_path: Path) ->
         raw.execute("ALTER TABLE tasks DROP COLUMN gateway")
         for table in ("approval_rules", "sessions", "sampling_use"):
             raw.execute(f"ALTER TABLE {table} DROP COLUMN gateway")
+        for table in ("versions", "installation", "api_keys"):
+            raw.execute(f"DROP TABLE {table}")
         raw.execute("DELETE FROM schema_version WHERE version > 11")
     raw.close()
     assert Records(StateFolder(tmp_path), audit_days=1, gateway="front").has_orphans(time.time())

@@ -133,9 +133,9 @@ async def test_three_gateways_on_one_database_share_and_take_over_tasks(tmp_path
         url = server.database("shared")
         try:
             for name in "abc":
-                storage = {"dir": str(tmp_path / f"state-{name}"), "url": "${env:TASKS_URL}"}
+                storage = {"dir": str(tmp_path / f"state-{name}"), "url": "${env:TASKS_URL}", "installationKey": "${env:TASKS_KEY}"}
                 config: dict[str, Any] = {"expose": {"agents": ["."]}, "storage": storage}
-                gateways.append(start_gateway(tmp_path, name, config, TASKS_URL=url))
+                gateways.append(start_gateway(tmp_path, name, config, TASKS_URL=url, TASKS_KEY=bytes(range(32)).hex()))
             (first, a), (_, b), (_, c) = gateways
             async with over_http(b, "modern") as on_b, over_http(c, "modern") as on_c:
                 async with over_http(a, "modern") as on_a:
