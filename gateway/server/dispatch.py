@@ -106,7 +106,7 @@ class HttpDispatch:
         self._server = server
         self._path = path
         self._max_request_bytes = max_request_bytes
-        self._sessions = FastSessions(app, server, table)
+        self._sessions = FastSessions(app, server, table, only_opens=not uses_fast_path)
         self._continued = ContinuedSessions(server.sealed, self._sessions, server, table)
         self._calls = PlainCalls(server, self._sessions.delegate)
         self._routes = ReplicaRoutes(server.replicas)
@@ -131,7 +131,7 @@ class HttpDispatch:
             return
         if head.method == "DELETE":
             self._server.clients.leave_to_sdk(head.session_id, principal)
-        if not self._uses_fast_path:
+        if not self._uses_fast_path and self._server.sealed is None:
             await self._app(scope, receive, send)
             return
         session = self._plain_session(head, principal)

@@ -39,7 +39,7 @@ class Replicas:
         self.urls: list[str] = []
         self.http: httpx2.AsyncClient
 
-    def start(self) -> None:
+    def start(self, **http: Any) -> None:
         number = len(self.urls)
         state = self.folder / f"state-{number}" / "moongate"
         state.mkdir(mode=0o700, parents=True)
@@ -50,7 +50,7 @@ class Replicas:
             "policies": {"up": {"sampling": {"mode": "relay"}}},
             "expose": {"skills": [str(self.folder / "skills")]},
             "storage": {"url": self.database},
-            "server": {"http": {"drainSeconds": 1}},
+            "server": {"http": {"drainSeconds": 1, **http}},
         }
         process, url = start_gateway(self.folder, "gateway", config, XDG_STATE_HOME=str(state.parent))
         self.processes.append(process)
@@ -119,7 +119,7 @@ async def test_session_is_served_by_every_replica_in_turn(replicas: Replicas) ->
         listed = await replicas.post(number % 2, {"id": number, "method": "tools/list"}, session)
         assert listed.status_code == 200, listed.text
         assert "search_skills" in listed.text
-        call = {"name": "load_skill", "arguments": {"skill_name": "notes"}}
+        call: dict[str, Any] = {"name": "load_skill", "arguments": {"skill_name": "notes"}}
         called = await replicas.post(number % 2, {"id": 100 + number, "method": "tools/call", "params": call}, session)
         assert "Read the notes." in called.text
 
@@ -208,7 +208,7 @@ async def test_forged_and_foreign_session_ids_open_nothing(replicas: Replicas) -
 
 async def test_answer_to_a_question_reaches_the_replica_that_asked(replicas: Replicas) -> None:
     session = await replicas.open(0, ELICITS)
-    call = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "up__ask_name", "arguments": {}}}
+    call: dict[str, Any] = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "up__ask_name", "arguments": {}}}
     headers = {"mcp-session-id": session, "accept": BOTH}
     with anyio.fail_after(30):
         async with replicas.http.stream("POST", replicas.urls[0], json=call, headers=headers) as stream:
@@ -235,7 +235,7 @@ async def test_retry_with_the_answers_reaches_the_replica_that_waits(replicas: R
 
 async def test_cancellation_reaches_the_replica_that_runs_the_call(replicas: Replicas) -> None:
     session = await replicas.open(0, ELICITS)
-    call = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "up__ask_name", "arguments": {}}}
+    call: dict[str, Any] = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "up__ask_name", "arguments": {}}}
     headers = {"mcp-session-id": session, "accept": BOTH}
     with anyio.fail_after(30):
         async with replicas.http.stream("POST", replicas.urls[0], json=call, headers=headers) as stream:
@@ -274,3 +274,13 @@ async def _messages(stream: httpx2.Response) -> AsyncGenerator[dict[str, Any]]:
     async for line in stream.aiter_lines():
         if line.startswith("data: {"):
             yield json.loads(line[6:])
+
+
+async def test_session_of_a_replica_without_fast_path_is_continued(mortals: Replicas) -> None:
+    await anyio.to_thread.run_sync(lambda: mortals.start(directPath="off"))
+    session = await mortals.open(2)
+    assert session.startswith("s.")
+    for replica in (2, 0, 2, 1):
+        assert "search_skills" in (await mortals.post(replica, {"id": 1, "method": "tools/list"}, session)).text
+    other = await mortals.open(1)
+    assert "search_skills" in (await mortals.post(2, {"id": 1, "method": "tools/list"}, other)).text

@@ -96,8 +96,12 @@ class SessionParts(Protocol):
 class FastSessions:
     """Serves 2025 sessions without the MCP SDK, and passes all other requests to the SDK path. `run` ends idle sessions."""
 
-    def __init__(self, app: SdkPath, parts: SessionParts, table: SessionTable) -> None:
-        """`app` is the SDK path. `table` counts and limits all 2025 sessions."""
+    def __init__(self, app: SdkPath, parts: SessionParts, table: SessionTable, *, only_opens: bool = False) -> None:
+        """`app` is the SDK path. `table` counts and limits all 2025 sessions.
+
+        If `only_opens`, a session moves to the SDK path at its first request after `initialize`, as while requests are traced.
+        """
+        self._only_opens = only_opens
         self._app = app
         self._parts = parts
         self._clients = parts.clients
@@ -110,8 +114,9 @@ class FastSessions:
             return False
         session = self._find(head, principal)
         if session is not None:
-            return _is_usual(session, head)
-        return _may_open(head) and not OBSERVABILITY_SETTINGS.enable_instrumentation
+            return self._is_usual(session, head)
+        # With replicas, a session is always opened here, because the SDK would give it an id that other replicas cannot read.
+        return _may_open(head) and (self._parts.sealed is not None or not OBSERVABILITY_SETTINGS.enable_instrumentation)
 
     async def serve(
         self, head: Head, principal: Principal, message: JsonObject | None, scope: Scope, receive: BufferedReceive, send: Send
@@ -123,7 +128,7 @@ class FastSessions:
         session = self._find(head, principal)
         if session is not None:
             session.legacy.seen = time.monotonic()
-            if _is_usual(session, head):
+            if self._is_usual(session, head):
                 if head.method == "GET":
                     is_answered = await self._listen(session, head, scope, receive, send)
                 elif head.method == "DELETE":
@@ -309,6 +314,17 @@ class FastSessions:
         if session.stream is not None:
             session.stream.scope.cancel()
 
+    def _is_usual(self, session: FastSession, head: Head) -> bool:
+        """Whether the fast path (without the MCP SDK) may answer a request of a session, as far as the request's head shows.
+
+        The request repeats no header and names no other protocol version than its session's, and the session is not moving to the SDK path.
+        """
+        if self._only_opens or OBSERVABILITY_SETTINGS.enable_instrumentation:
+            return False
+        version = head.fields.get(_VERSION)
+        is_same = version is None or version.decode() == session.legacy.profile.protocol_version
+        return is_same and head.is_single and session.moving is None
+
     def _is_over(self, session: FastSession) -> bool:
         return session.stream is None and time.monotonic() - session.legacy.seen >= IDLE_SECONDS
 
@@ -316,16 +332,6 @@ class FastSessions:
 def _may_open(head: Head) -> bool:
     """Whether a request may open a 2025 session: it names no session, and no protocol version other than 2025."""
     return _SESSION not in head.fields and head.fields.get(_VERSION) in _VERSIONS
-
-
-def _is_usual(session: FastSession, head: Head) -> bool:
-    """Whether the fast path (without the MCP SDK) may answer a request of a session, as far as the request's head shows.
-
-    The request repeats no header and names no other protocol version than its session's, and the session is not moving to the SDK path.
-    """
-    version = head.fields.get(_VERSION)
-    is_same = version is None or version.decode() == session.legacy.profile.protocol_version
-    return is_same and head.is_single and session.moving is None
 
 
 async def _move_stream(manager: SessionTakeover, session: FastSession) -> bool:
