@@ -177,10 +177,17 @@ def load_quietly(config_path: str | None, *, fetches: bool = True, acceptance: A
 
 
 def state_folder_of(loaded: LoadedConfig) -> StateFolder:
-    """Return the state folder of a configuration. Raises `StorageError` if no folder is configured and the system has no default."""
+    """Return the state folder of a configuration, after a killed restore of this folder has been finished.
+
+    Raises:
+        StorageError: No folder is configured and the system has no default, or a killed restore must be repeated.
+    """
+    from gateway.storage.interrupted_restore import finish_restore
     from gateway.storage.state_folder import StateFolder, state_dir
 
-    return StateFolder(state_dir(loaded.config.storage.dir))
+    folder = StateFolder(state_dir(loaded.config.storage.dir))
+    finish_restore(folder.path)
+    return folder
 
 
 def key_store_of(loaded: LoadedConfig) -> KeyStore:

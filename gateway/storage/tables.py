@@ -101,6 +101,12 @@ checkpoints = _table("checkpoints", "seq", "owner", "id", "workflow", "graph", "
 memories = _table("memories", "id", "owner", "collection", "text", "vector", "fields", "at")
 """Texts with their embeddings, for similarity search. `vector` is an array of 32-bit little-endian floats, scaled to length 1."""
 
+TABLES: tuple[sa.TableClause, ...] = (
+    locks, audit, audit_chain, sampling_use, asks, approval_rules, spent_approvals, sessions, history, tasks, task_owners, task_starts,
+    task_steps, checkpoints, memories,
+)  # fmt: skip
+"""All tables, except those with the version of the schema."""
+
 
 def of_gateway(table: sa.TableClause, gateway: str) -> sa.ColumnElement[bool]:
     """Return the SQL condition that a row of `table` belongs to the gateway with the id `gateway`; an empty id matches every row.
