@@ -47,9 +47,11 @@ from gateway.server.gateway_server import GatewayServer
 from gateway.server.startup_answers import StartupAnswers
 from gateway.server.startup_snapshot import keep_answers
 from gateway.storage.change_feed import ChangeFeed
+from gateway.storage.interrupted_restore import finish_restore
 from gateway.storage.records import Records
 from gateway.storage.result_store import ResultStore
 from gateway.storage.state_folder import StateFolder, state_dir
+from gateway.storage.state_use import in_use
 from gateway.tasks.task_tools import TaskTools
 from gateway.telemetry.gateway_events import EventStream
 from gateway.telemetry.logging import SecretMask
@@ -130,9 +132,12 @@ class Gateway:
         await self._stack.aclose()
 
     async def _enter(self) -> None:
+        state_path = state_dir(self._written.config.storage.dir)
+        await anyio.to_thread.run_sync(finish_restore, state_path)
+        self._stack.enter_context(in_use(state_path))
         loaded = await anyio.to_thread.run_sync(self._acceptance.admit, self._written, None)
         config = loaded.config
-        state = StateFolder(state_dir(config.storage.dir), config.storage.root_key)
+        state = StateFolder(state_path, config.storage.root_key)
         own_id = await anyio.to_thread.run_sync(hop_id, state, loaded, self._endpoint)
         state_key = await anyio.to_thread.run_sync(state.key, "request-state")
         models = Models(config.defaults.model)

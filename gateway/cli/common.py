@@ -178,11 +178,18 @@ def load_quietly(config_path: str | None, *, fetches: bool = True, acceptance: A
 
 
 def state_folder_of(loaded: LoadedConfig) -> StateFolder:
-    """Return the state folder of a configuration. Raises `StorageError` if no folder is configured and the system has no default."""
+    """Return the state folder of a configuration, after a killed restore of this folder has been finished.
+
+    Raises:
+        StorageError: No folder is configured and the system has no default, or a killed restore must be repeated.
+    """
+    from gateway.storage.interrupted_restore import finish_restore
     from gateway.storage.state_folder import StateFolder, state_dir
 
     storage = loaded.config.storage
-    return StateFolder(state_dir(storage.dir), storage.root_key)
+    folder = StateFolder(state_dir(storage.dir), storage.root_key)
+    finish_restore(folder.path)
+    return folder
 
 
 def key_file_of(loaded: LoadedConfig) -> Path:

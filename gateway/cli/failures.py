@@ -23,7 +23,7 @@ from gateway.json_types import JsonObject
 
 Code = Literal[
     "usage", "config-invalid", "needs-auth", "unreachable", "tool-error", "lock-differs", "skills-rejected", "workflows-rejected", "denied",
-    "not-found", "policy-findings",
+    "not-found", "policy-findings", "database-damaged", "migration-waits",
 ]
 
 EXIT_CODES: dict[Code, int] = {
@@ -37,7 +37,9 @@ EXIT_CODES: dict[Code, int] = {
     "lock-differs": 5,
     "skills-rejected": 5,
     "workflows-rejected": 5,
+    "database-damaged": 5,
     "denied": 6,
+    "migration-waits": 7,
 }
 """Exit code of the process for each error code. These numbers are part of the CLI's interface."""
 

@@ -1,8 +1,8 @@
 """The `moongate` command: finds the subcommand, runs it, and converts failures to exit codes.
 
 Exit codes: 0 success, 1 wrong usage, 2 invalid configuration, 3 authentication needed, 4 server or gateway unreachable, 5 failed tool or
-check, 6 denied by policy (`failures.EXIT_CODES`), 130 interrupted by the user. With `--json` a failure is printed as one JSON line on
-stderr.
+check, 6 denied by policy, 7 the database waits for a migration (`failures.EXIT_CODES`), 130 interrupted by the user. With `--json` a
+failure is printed as one JSON line on stderr.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ COMMANDS: Mapping[str, str] = {
     "sessions": "gateway.cli.sessions:sessions",
     "tasks": "gateway.cli.task_commands:tasks",
     "auth": "gateway.cli.auth:auth",
+    "db": "gateway.cli.db:db",
 }
 """Module and function of each command, in the order of `--help`."""
 

@@ -42,7 +42,7 @@ def write_atomic(path: Path, *data: bytes, mode: int | None = 0o600) -> None:
         Path(temporary).chmod(mode)
         os.replace(temporary, target)
         temporary = None
-        _sync_folder(target.parent)
+        sync_folder(target.parent)
     except OSError as error:
         raise StorageUnusable(f"Cannot write {str(path)!r}: {error.strerror or error}. Check the folder's permissions and space.") from None
     finally:
@@ -66,7 +66,7 @@ def make_private_folder(path: Path) -> None:
             path.chmod(mode & 0o700)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Flush a folder to disk after a rename, so that the rename survives a power loss. Does nothing on platforms without support."""
     if os.name != "posix":
         return
@@ -143,6 +143,27 @@ if os.name == "nt":
             return False
         return True
 
+    _SHARES = 4096
+
+    def try_shared_lock(descriptor: int) -> bool:
+        """Take a shared lock of an open lock file, without waiting; return `False` if a process holds the lock of `try_sole_lock`.
+
+        Windows has only exclusive locks, so each process locks another byte of the file.
+        """
+        return any(_lock_bytes(descriptor, offset, 1) for offset in range(1, _SHARES))
+
+    def try_sole_lock(descriptor: int) -> bool:
+        """Take the lock that excludes all shared locks of an open lock file, without waiting; return whether it was free."""
+        return _lock_bytes(descriptor, 1, _SHARES)
+
+    def _lock_bytes(descriptor: int, offset: int, count: int) -> bool:
+        os.lseek(descriptor, offset, os.SEEK_SET)
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, count)  # pyright: ignore[reportAttributeAccessIssue]  # Windows only
+        except OSError:
+            return False
+        return True
+
 else:
     import fcntl
 
@@ -156,3 +177,15 @@ else:
         except OSError:
             return False
         return True
+
+    def try_shared_lock(descriptor: int) -> bool:
+        """Take a shared lock of an open lock file, without waiting; return `False` if a process holds the lock of `try_sole_lock`."""
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+    def try_sole_lock(descriptor: int) -> bool:
+        """Take the lock that excludes all shared locks of an open lock file, without waiting; return whether it was free."""
+        return try_lock(descriptor)

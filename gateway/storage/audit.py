@@ -44,7 +44,7 @@ class AuditLog:
             digest, rows = chain["head"], list[dict[str, Any]]()
             for entry in entries:
                 row = _to_row(entry)
-                digest = row["digest"] = self._digest(digest, row)
+                digest = row["digest"] = _digest(self._key, digest, row)
                 rows.append(row)
             await connection.execute(sa.insert(audit), rows)
             last = (await connection.execute(sa.select(sa.func.max(audit.c.id)))).scalar_one()
@@ -79,45 +79,63 @@ class AuditLog:
     async def verify(self) -> ChainReport:
         """Recompute the digests of all entries, and report the first that was changed, removed or inserted. Raises `StorageError`."""
         async with self._database.begin() as connection:
-            chain = await self._chain(connection)
-            if chain["seal"] != self._seal_of(chain):
-                return ChainReport(0, "the end of the log was changed: its seal does not match")
-            digest, after, count = chain["base"], chain["first"] - 1, 0
-            while True:
-                page = sa.select(audit).where(audit.c.id > after).order_by(audit.c.id).limit(_PAGE)
-                rows = (await connection.execute(page)).mappings().all()
-                for row in rows:
-                    digest, after, count = self._digest(digest, row), row["id"], count + 1
-                    if digest != row["digest"]:
-                        return ChainReport(count, f"entry {after} was changed, or one before it was removed")
-                if len(rows) < _PAGE:
-                    break
-            if digest != chain["head"]:
-                return ChainReport(count, f"entries after {after} were removed")
-            older = (await connection.execute(sa.select(sa.func.count()).where(audit.c.id < chain["first"]))).scalar_one()
-            return ChainReport(count, f"{older} entries were inserted before the first" if older else "")
+            await connection.execute(_LOCK)
+            return await connection.run_sync(verify_chain, self._key)
 
     async def _chain(self, connection: AsyncConnection) -> dict[str, Any]:
-        await connection.execute(sa.select(locks).where(locks.c.name == "audit").with_for_update())
-        found = (await connection.execute(sa.select(audit_chain))).mappings().one_or_none()
-        if found is not None:
-            return dict(found)
-        empty = {"id": 1, "first": 1, "base": _START, "last": 0, "head": _START}
-        return {**empty, "seal": self._seal_of(empty)}
+        await connection.execute(_LOCK)
+        return await connection.run_sync(_chain_of, self._key)
 
     async def _seal(self, connection: AsyncConnection, chain: dict[str, Any]) -> None:
-        sealed = {**chain, "seal": self._seal_of(chain)}
+        sealed = {**chain, "seal": _seal_of(self._key, chain)}
         done = await connection.execute(sa.update(audit_chain).values(sealed))
         if not done.rowcount:
             await connection.execute(sa.insert(audit_chain), sealed)
 
-    def _digest(self, before: str, row: Mapping[Any, Any]) -> str:
-        parts = [before, repr(float(row["at"])), *(row[name] for name in ("kind", "source", "name", "principal", "fields"))]
-        return hmac.digest(self._key, json.dumps(parts).encode(), "sha256").hex()
 
-    def _seal_of(self, chain: Mapping[str, Any]) -> str:
-        parts = ["seal", chain["first"], chain["base"], chain["last"], chain["head"]]
-        return hmac.digest(self._key, json.dumps(parts).encode(), "sha256").hex()
+_LOCK = sa.select(locks).where(locks.c.name == "audit").with_for_update()
+
+
+def verify_chain(connection: sa.Connection, key: bytes) -> ChainReport:
+    """Recompute the digests of all entries in an open transaction; report the first that was changed, removed or inserted.
+
+    The caller holds the lock of the audit log, or its transaction sees one state of the database.
+    """
+    chain = _chain_of(connection, key)
+    if chain["seal"] != _seal_of(key, chain):
+        return ChainReport(0, "the end of the log was changed: its seal does not match")
+    digest, after, count = chain["base"], chain["first"] - 1, 0
+    while True:
+        page = sa.select(audit).where(audit.c.id > after).order_by(audit.c.id).limit(_PAGE)
+        rows = connection.execute(page).mappings().all()
+        for row in rows:
+            digest, after, count = _digest(key, digest, row), row["id"], count + 1
+            if digest != row["digest"]:
+                return ChainReport(count, f"entry {after} was changed, or one before it was removed")
+        if len(rows) < _PAGE:
+            break
+    if digest != chain["head"]:
+        return ChainReport(count, f"entries after {after} were removed")
+    older = connection.execute(sa.select(sa.func.count()).where(audit.c.id < chain["first"])).scalar_one()
+    return ChainReport(count, f"{older} entries were inserted before the first" if older else "")
+
+
+def _chain_of(connection: sa.Connection, key: bytes) -> dict[str, Any]:
+    found = connection.execute(sa.select(audit_chain)).mappings().one_or_none()
+    if found is not None:
+        return dict(found)
+    empty = {"id": 1, "first": 1, "base": _START, "last": 0, "head": _START}
+    return {**empty, "seal": _seal_of(key, empty)}
+
+
+def _digest(key: bytes, before: str, row: Mapping[Any, Any]) -> str:
+    parts = [before, repr(float(row["at"])), *(row[name] for name in ("kind", "source", "name", "principal", "fields"))]
+    return hmac.digest(key, json.dumps(parts).encode(), "sha256").hex()
+
+
+def _seal_of(key: bytes, chain: Mapping[str, Any]) -> str:
+    parts = ["seal", chain["first"], chain["base"], chain["last"], chain["head"]]
+    return hmac.digest(key, json.dumps(parts).encode(), "sha256").hex()
 
 
 def _to_row(entry: AuditEntry) -> dict[str, Any]:

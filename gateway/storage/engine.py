@@ -14,8 +14,8 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +121,7 @@ class Database:
             raise self._failed(StorageUnusable(f"{self._shown} did not answer within {WORK_SECONDS:g} s.")) from None
         except SQLAlchemyError as error:
             passes = not isinstance(error, (DataError, IntegrityError, ProgrammingError))
-            raise self._failed(StorageUnusable(f"{self._shown} cannot be used: {_reason(error)}. {self._hint}", passes=passes)) from None
+            raise self._failed(StorageUnusable(f"{self._shown} cannot be used: {reason_of(error)}. {self._hint}", passes=passes)) from None
 
     async def change(self, statement: sa.Executable) -> int:
         """Run one statement in a separate transaction; return the number of affected rows. Raises `StorageUnusable`."""
@@ -170,6 +170,18 @@ def open_url(url: str, *, pooled: bool = True) -> Database:
     Raises:
         StorageError: The URL is invalid, the database cannot be used, or a newer Moongate wrote it.
     """
+    place = place_of(url)
+    if isinstance(place, Path):
+        return _open_file(place, _pool(FILE_POOL_SIZE) if pooled else {"poolclass": NullPool})
+    return _open_server(place, _pool(POOL_SIZE) if pooled else {"poolclass": NullPool})
+
+
+def place_of(url: str) -> Path | URL:
+    """Return the file that an SQLite URL names, or the URL of a PostgreSQL server with the driver that this module uses.
+
+    Raises:
+        StorageError: The URL is invalid.
+    """
     try:
         made = make_url(url)
     except ArgumentError:
@@ -180,8 +192,8 @@ def open_url(url: str, *, pooled: bool = True) -> Database:
     if kind == "sqlite":
         if made.database in (None, "", ":memory:"):
             raise StorageError("`sqlite://` needs a file: write `sqlite:///relative/path.db` or `sqlite:////absolute/path.db`.")
-        return _open_file(Path(made.database), _pool(FILE_POOL_SIZE) if pooled else {"poolclass": NullPool})
-    return _open_server(made.set(drivername="postgresql+psycopg"), _pool(POOL_SIZE) if pooled else {"poolclass": NullPool})
+        return Path(made.database)
+    return made.set(drivername="postgresql+psycopg")
 
 
 def _pool(size: int) -> dict[str, Any]:
@@ -197,54 +209,94 @@ def _urgent(pool: dict[str, Any]) -> dict[str, Any]:
 
 
 def _open_file(path: Path, pool: dict[str, Any]) -> Database:
-    shown, hint = f"The database {str(path)!r}", "Check the state folder's permissions and space."
-    try:
+    migrate_file(path)
+    made, urgent = (create_async_engine(URL.create("sqlite+aiosqlite", database=str(path)), **kind) for kind in (pool, _urgent(pool)))
+    own_transactions(made.sync_engine)
+    own_transactions(urgent.sync_engine)
+    return Database(made, urgent, shown_file(path), _FILE_HINT)
+
+
+def migrate_file(path: Path) -> list[int]:
+    """Create or migrate an SQLite database; return the numbers of the migration steps that ran. Raises `StorageError`."""
+    with usable(shown_file(path), _FILE_HINT):
         # The lock admits one process at a time, because SQLite does not make changes of the journal mode and of the schema wait.
         with locked(path):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
             with closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as raw:
                 raw.execute("PRAGMA journal_mode=WAL")
             engine = sa.create_engine(URL.create("sqlite", database=str(path)))
-            _own_transactions(engine)
-            _migrate(engine)
+            own_transactions(engine)
+            return _migrate(engine)
+
+
+def migrate_server(url: URL) -> list[int]:
+    """Create or migrate the tables on a PostgreSQL server; return the numbers of the migration steps that ran. Raises `StorageError`."""
+    with usable(shown_server(url), SERVER_HINT):
+        return _migrate(sa.create_engine(url, poolclass=NullPool, **SERVER_OPTIONS))
+
+
+_FILE_HINT = "Check the state folder's permissions and space."
+
+SERVER_HINT = "Check that the server runs and that the account may use the database and create tables in it."
+"""What to check if a PostgreSQL server cannot be used."""
+
+SERVER_OPTIONS: dict[str, Any] = {
+    # The isolation level is explicit, because the administrator may have set another default. It suffices, because transactions lock the
+    # rows that they count, always in the same order.
+    "isolation_level": "READ COMMITTED",
+    "connect_args": _CONNECT_ARGUMENTS,
+}
+"""Options of every SQLAlchemy engine for a PostgreSQL server."""
+
+
+def shown_file(path: Path) -> str:
+    """Return the name of an SQLite database in errors."""
+    return f"The database {str(path)!r}"
+
+
+def shown_server(url: URL) -> str:
+    """Return the name of a database on a PostgreSQL server in errors, without a password."""
+    return f"The database {url.set(drivername='postgresql', query={}).render_as_string(hide_password=True)}"
+
+
+@contextmanager
+def usable(shown: str, hint: str) -> Generator[None]:
+    """Context manager: convert errors of the database driver and of the file system to `StorageUnusable`.
+
+    The error contains `shown`, the name of the database, and `hint`, which says what to check.
+    """
+    try:
+        yield
+    except ImportError:
+        raise StorageUnusable(f"{shown} needs the PostgreSQL driver; install `moongate[postgres]`.", passes=False) from None
     except (SQLAlchemyError, sqlite3.Error, OSError) as error:
-        raise StorageUnusable(f"{shown} cannot be used: {_reason(error)}. {hint}") from None
-    made, urgent = (create_async_engine(URL.create("sqlite+aiosqlite", database=str(path)), **kind) for kind in (pool, _urgent(pool)))
-    _own_transactions(made.sync_engine)
-    _own_transactions(urgent.sync_engine)
-    return Database(made, urgent, shown, hint)
+        raise StorageUnusable(f"{shown} cannot be used: {reason_of(error)}. {hint}") from None
 
 
 def _open_server(url: URL, pool: dict[str, Any]) -> Database:
     """Open a database on a PostgreSQL server. A pooled connection that the server has closed is detected before its use."""
-    shown = f"The database {url.set(drivername='postgresql', query={}).render_as_string(hide_password=True)}"
-    hint = "Check that the server runs and that the account may use the database and create tables in it."
-    # The isolation level is explicit, because the administrator may have set another default. It suffices, because transactions lock the
-    # rows that they count, always in the same order.
-    options: dict[str, Any] = {"isolation_level": "READ COMMITTED"}
-    options["connect_args"] = _CONNECT_ARGUMENTS
-    try:
-        engine = sa.create_engine(url, poolclass=NullPool, **options)
-        _migrate(engine)
-    except ImportError:
-        raise StorageUnusable(f"{shown} needs the PostgreSQL driver; install `moongate[postgres]`.", passes=False) from None
-    except SQLAlchemyError as error:
-        raise StorageUnusable(f"{shown} cannot be used: {_reason(error)}. {hint}") from None
-    made, urgent = (create_async_engine(url, pool_pre_ping="pool_size" in pool, **kind, **options) for kind in (pool, _urgent(pool)))
-    return Database(made, urgent, shown, hint)
+    migrate_server(url)
+    kinds = (pool, _urgent(pool))
+    made, urgent = (create_async_engine(url, pool_pre_ping="pool_size" in pool, **kind, **SERVER_OPTIONS) for kind in kinds)
+    return Database(made, urgent, shown_server(url), SERVER_HINT)
 
 
-def _migrate(engine: sa.Engine) -> None:
+def _migrate(engine: sa.Engine) -> list[int]:
     try:
         with engine.begin() as connection:
-            if engine.dialect.name == "postgresql":
-                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
-            migrate(connection)
+            lock_migrations(connection)
+            return migrate(connection)
     finally:
         engine.dispose()
 
 
-def _own_transactions(engine: sa.Engine) -> None:
+def lock_migrations(connection: sa.Connection) -> None:
+    """Hold PostgreSQL's lock for migrations until the end of the transaction; nothing for SQLite, where a lock file has this effect."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
+
+
+def own_transactions(engine: sa.Engine) -> None:
     """Make every transaction of an SQLite engine take the write lock at its start, because SQLite may refuse to upgrade a read lock.
 
     If a write failed for lack of disk space, the next transaction first empties the write-ahead log. A long read can make the log
@@ -288,12 +340,12 @@ def _empty_log(connection: sa.Connection) -> None:
     try:
         connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
     except SQLAlchemyError as error:
-        logger.debug("write-ahead log not emptied reason=%r", _reason(error))
+        logger.debug("write-ahead log not emptied reason=%r", reason_of(error))
     finally:
         connection.exec_driver_sql(f"PRAGMA busy_timeout={int(BUSY_SECONDS * 1000)}")
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """Return the message of the database driver for an error, without the SQL statement and its values."""
     cause = getattr(error, "orig", None) or error
     return (cause.strerror or str(cause)) if isinstance(cause, OSError) else str(cause).partition("\n")[0]

@@ -1,17 +1,50 @@
 """Migrates the gateway's database from any earlier schema version to the newest. The module `engine` calls `migrate` under a lock.
 
-The module never migrates to an earlier version. A released migration step never changes. Steps are SQL text, so that changes of the module
-`tables` cannot alter them. Alembic is not used, because a version number and a list of steps need no tool that imports a project's
-configuration.
+The module never migrates to an earlier version. A released step never changes. Steps are SQL text, so that changes of the module `tables`
+cannot alter them. Alembic is not used, because a version number and a list of steps need no tool that imports a project's configuration.
+
+**Expand, then contract.** During a rolling upgrade, programs of two versions use one database. Therefore a change that an earlier program
+would not survive takes two releases:
+
+1. *Expand.* A release adds the new table, column (with a default, because earlier programs do not write it) or index, and writes both the
+   old and the new form. The step's `oldest` stays that of the step before it: programs of the earlier schema continue to work.
+2. *Contract.* The next release reads only the new form, and its step removes the old one. The step's `oldest` is the number of the
+   expanding step: programs that know the expanded schema continue to work, and all earlier ones are refused.
+
+The database stores `oldest` with each version (table `schema_support`), so that a program decides about versions that it does not know: it
+uses a database of a later schema if `oldest` is at most its own newest schema, and refuses it otherwise. A new form of JSON in a column is
+a change of the schema too, and gets a step, even if the step has no SQL. `is_additive` checks the SQL of an expanding step.
 """
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import sqlalchemy as sa
 
 from gateway.errors import StorageError
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A migration step from schema version n - 1 to n, where n is the step's position in the list of steps, from 1."""
+
+    sql: str
+    """Statements that end with `;` and a line break. `{serial}`, `{float}` and `{bytes}` are replaced by types of the SQL dialect."""
+    oldest: int
+    """Newest schema version of the oldest program that can use the database after this step. It never decreases from step to step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The schema of a database: its version, and the newest schema version of the oldest program that can use the database."""
+
+    version: int
+    oldest: int
+
 
 _FIRST = """
 CREATE TABLE locks (name TEXT PRIMARY KEY);
@@ -130,14 +163,14 @@ INSERT INTO client_sessions (name, number, log_level, watched, is_ended, until) 
 CREATE TABLE replicas (id TEXT PRIMARY KEY, address TEXT NOT NULL, path TEXT NOT NULL, version TEXT NOT NULL, until {float} NOT NULL);
 """
 
-STEPS: tuple[str, ...] = (
+_BASE = (
     _FIRST, _SESSIONS, _TASKS, _RULES, _CHECKPOINTS, _QUEUES, _QUESTIONS, _OWNERS, _KEYS, _APPROVERS, _DEATHS, _GATEWAYS,
     _RULES_OF_GATEWAYS, _STATE_OF_GATEWAYS, _REPLICAS, _CLIENT_SESSIONS,
 )  # fmt: skip
-"""SQL of the migrations: step n (from 1) migrates from schema version n - 1 to n.
+"""Steps from the time when a program refused every later schema. No earlier program uses the database after them."""
 
-`{serial}`, `{float}` and `{bytes}` are replaced by the types of the SQL dialect.
-"""
+STEPS: tuple[Step, ...] = (*(Step(sql, oldest=number) for number, sql in enumerate(_BASE, 1)),)
+"""All migration steps. Step n (from 1) migrates from schema version n - 1 to n. Append further steps; never change one."""
 
 _WORDS = {
     "sqlite": {"serial": "INTEGER PRIMARY KEY AUTOINCREMENT", "float": "FLOAT", "bytes": "BLOB"},
@@ -145,22 +178,72 @@ _WORDS = {
 }
 
 
-def migrate(connection: sa.Connection) -> None:
-    """Run all migration steps that have not run on this database yet, in the open transaction of `connection`.
+_ADDITIVE = re.compile(
+    r"CREATE TABLE |CREATE INDEX |INSERT INTO |UPDATE |ALTER TABLE \w+ ADD COLUMN (?:.*DEFAULT |(?:(?!NOT NULL).)*$)",
+    re.DOTALL,
+)
+
+
+def is_additive(step: Step) -> bool:
+    """Return whether the SQL of a step only adds tables, columns, indexes and rows, so that earlier programs can still write.
+
+    A unique index is not additive, because an earlier program does not expect that the database rejects its rows. A new column that must
+    not be null needs a default.
+    """
+    return all(_ADDITIVE.match(statement) for statement in _statements(step.sql))
+
+
+def read_schema(connection: sa.Connection) -> Schema:
+    """Return the schema of a database; version 0 if the database has no tables of Moongate. Reads only."""
+    tables = sa.inspect(connection)
+    if not tables.has_table("schema_version"):
+        return Schema(0, 0)
+    version: int = connection.exec_driver_sql("SELECT COALESCE(MAX(version), 0) FROM schema_version").scalar_one()
+    oldest: int | None = None
+    if tables.has_table("schema_support"):
+        found = sa.text("SELECT oldest FROM schema_support WHERE version = :version")
+        oldest = connection.execute(found, {"version": version}).scalar_one_or_none()
+    return Schema(version, version if oldest is None else oldest)
+
+
+def require_supported(schema: Schema, steps: Sequence[Step] = STEPS) -> None:
+    """Check that a program with these migration steps can use a database with this schema.
 
     Raises:
-        StorageError: A newer version of Moongate wrote the database.
+        StorageError: A newer version of Moongate wrote the database and removed something that this program needs.
     """
-    connection.exec_driver_sql("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY, at FLOAT NOT NULL)")
-    version = connection.exec_driver_sql("SELECT COALESCE(MAX(version), 0) FROM schema_version").scalar_one()
-    if version > len(STEPS):
+    if schema.version > len(steps) and schema.oldest > len(steps):
         raise StorageError(
-            f"The gateway's database has schema version {version}, but this Moongate supports only {len(STEPS)}: "
+            f"The gateway's database has schema version {schema.version}, but this Moongate supports only {len(steps)}: "
             "a newer Moongate wrote it. Update Moongate, or set `storage.dir` to another folder."
         )
-    for number, step in enumerate(STEPS[version:], version + 1):
-        for statement in step.format_map(_WORDS[connection.dialect.name]).split(";\n"):
-            if statement.strip():
-                connection.exec_driver_sql(statement)
+
+
+def migrate(connection: sa.Connection, steps: Sequence[Step] = STEPS) -> list[int]:
+    """Run all migration steps that have not run on this database yet, in the open transaction of `connection`. Return their numbers.
+
+    A database of a later schema that these steps' program can use stays as it is.
+
+    Raises:
+        StorageError: A newer version of Moongate wrote the database, and this program cannot use it.
+    """
+    connection.exec_driver_sql("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY, at FLOAT NOT NULL)")
+    schema = read_schema(connection)
+    require_supported(schema, steps)
+    waiting = range(schema.version + 1, len(steps) + 1)
+    if waiting:
+        connection.exec_driver_sql("CREATE TABLE IF NOT EXISTS schema_support (version INTEGER PRIMARY KEY, oldest INTEGER NOT NULL)")
+        connection.execute(sa.text("DELETE FROM schema_support WHERE version > :version"), {"version": schema.version})
+    for number in waiting:
+        step = steps[number - 1]
+        for statement in _statements(step.sql.format_map(_WORDS[connection.dialect.name])):
+            connection.exec_driver_sql(statement)
         done = sa.text("INSERT INTO schema_version (version, at) VALUES (:version, :at)")
         connection.execute(done, {"version": number, "at": time.time()})
+        support = sa.text("INSERT INTO schema_support (version, oldest) VALUES (:version, :oldest)")
+        connection.execute(support, {"version": number, "oldest": step.oldest})
+    return list(waiting)
+
+
+def _statements(sql: str) -> list[str]:
+    return [statement.strip() for statement in sql.split(";\n") if statement.strip()]

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from gateway.errors import StorageError
 from gateway.storage.atomic_files import locked, write_atomic
+from gateway.storage.interrupted_restore import finish_restore
 
 FOLDER_NAME = "moongate"
 
@@ -67,6 +68,16 @@ class StateFolder:
         return f"StateFolder({str(self.path)!r})"
 
     def ensure(self) -> Path:
+        """Create the state folder (mode 0700) and its missing parents, finish a restore that was killed, and return the path.
+
+        Raises:
+            StorageError: The folder cannot be created, a file has its name, or a killed restore must be repeated.
+        """
+        self.create()
+        finish_restore(self.path)
+        return self.path
+
+    def create(self) -> Path:
         """Create the state folder (mode 0700) and its missing parents, and return its path.
 
         Raises:
@@ -101,6 +112,15 @@ class StateFolder:
                     root = secrets.token_bytes(32)
                     write_atomic(file, root)
         return hmac.digest(root, purpose.encode(), "sha256")
+
+    def stored_key(self, purpose: str) -> bytes | None:
+        """Return the same key as `key`, or `None` if there is no root key yet. Writes nothing.
+
+        Raises:
+            StorageError: The root key cannot be read, or its file is damaged.
+        """
+        root = _read_key(self.path / "installation-key")
+        return None if root is None else hmac.digest(root, purpose.encode(), "sha256")
 
 
 def _read_key(file: Path) -> bytes | None:

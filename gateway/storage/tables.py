@@ -125,6 +125,12 @@ api_keys = _table("api_keys", "id", "name", "digest", "scopes", "created_at", "e
 `revoked_at` is 0 while the key is not revoked. The rows of revoked keys remain, so that importing a key file again revives no key.
 """
 
+TABLES: tuple[sa.TableClause, ...] = (
+    locks, audit, audit_chain, sampling_use, asks, approval_rules, spent_approvals, sessions, history, tasks, task_owners, task_starts,
+    task_steps, checkpoints, memories, versions, installation, api_keys, client_sessions, replicas,
+)  # fmt: skip
+"""All tables, except those with the version of the schema."""
+
 
 def database_clock(connection: AsyncConnection) -> sa.ColumnElement[float]:
     """Return an SQL expression for the current time, to compare with times that other processes stored.

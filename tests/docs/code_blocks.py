@@ -25,6 +25,8 @@ NOT_EXECUTED = {
     "npx ": "a published program; tests/accept runs it, and test_command_blocks the gateway that it starts",
     "docker ": "needs Docker",
     "sudo ": "changes the system",
+    "pip install ": "needs the network",
+    "gh attestation ": "needs the network, and a published release",
     ". .venv": "activates a virtual environment; the tests have one",
 }
 """Blocks and commands that are not executed, by their beginning, with the reason."""

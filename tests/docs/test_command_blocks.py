@@ -19,8 +19,8 @@ PAGES = sorted({block.page for block in code_blocks("commands")})
 SERVE = "moongate run"
 SIGN_IN = "moongate auth"
 
-FRESH = ("moongate add", "moongate remove", "moongate keys")
-"""Commands that change the configuration, or close the gateway to the others: they run in a folder and home of their own."""
+FRESH = ("moongate add", "moongate remove", "moongate keys", "moongate db")
+"""Commands that change the configuration or the state, or close the gateway to others: they run in a folder and home of their own."""
 
 OF_THEIR_OWN = (*FRESH, SERVE, SIGN_IN)
 """Commands that do not run beside the others."""
