@@ -46,7 +46,7 @@ from gateway.server.gateway_server import GatewayServer
 from gateway.server.startup_answers import StartupAnswers
 from gateway.server.startup_snapshot import keep_answers
 from gateway.storage.records import Records
-from gateway.storage.result_store import ResultStore
+from gateway.storage.result_folder import FolderResults
 from gateway.storage.state_folder import StateFolder, state_dir
 from gateway.tasks.task_tools import TaskTools
 from gateway.telemetry.gateway_events import EventStream
@@ -142,7 +142,7 @@ class Gateway:
         standing_days = config.server.standing_approval_days
         approvers = Approvers(lambda: self.loaded.config, self.keys)
         approvals = Approvals(records, self.events, standing_days=standing_days, default_by=approvers.default, chosen_by=approvers.chosen)
-        store = ResultStore(
+        store = FolderResults(
             state.path / "results", ttl_seconds=kept.result_ttl_seconds, max_bytes_per_owner=kept.max_result_bytes_per_caller
         )
         mask = SecretMask()
