@@ -17,6 +17,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from gateway import __version__
+from gateway.app.kept_results import build_result_store
 from gateway.app.local_builder import LocalBuilder
 from gateway.auth.api_keys import KeyStore
 from gateway.catalog import Catalog
@@ -46,7 +47,6 @@ from gateway.server.gateway_server import GatewayServer
 from gateway.server.startup_answers import StartupAnswers
 from gateway.server.startup_snapshot import keep_answers
 from gateway.storage.records import Records
-from gateway.storage.result_folder import FolderResults
 from gateway.storage.state_folder import StateFolder, state_dir
 from gateway.tasks.task_tools import TaskTools
 from gateway.telemetry.gateway_events import EventStream
@@ -112,7 +112,7 @@ class Gateway:
 
         Raises:
             Collision: Two local sources would publish a tool under the same name.
-            StorageError: The state folder cannot be used.
+            StorageError: The state folder, or the bucket of `storage.results`, cannot be used.
         """
         try:
             await self._enter()
@@ -142,9 +142,8 @@ class Gateway:
         standing_days = config.server.standing_approval_days
         approvers = Approvers(lambda: self.loaded.config, self.keys)
         approvals = Approvals(records, self.events, standing_days=standing_days, default_by=approvers.default, chosen_by=approvers.chosen)
-        store = FolderResults(
-            state.path / "results", ttl_seconds=kept.result_ttl_seconds, max_bytes_per_owner=kept.max_result_bytes_per_caller
-        )
+        store = build_result_store(kept, state.path)
+        await store.check()
         mask = SecretMask()
         gates = GateServices(events=self.events, approvals=approvals, store=store, mask=mask.mask)
         builder = LocalBuilder(self, models.resolver, records, state.path, self.events, self._acceptance)

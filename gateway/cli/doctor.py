@@ -57,6 +57,9 @@ async def _live_checks(loaded: LoadedConfig, first: StartupAnswers | None) -> li
     """Start a gateway with its servers, run the checks that need them, and stop the gateway."""
     from gateway.cli.hub import open_own
 
+    stored = await _result_checks(loaded)
+    if any(check.status == "fail" for check in stored):
+        return stored  # the gateway would not start
     try:
         async with open_own(loaded) as own:
             checks = [_source_check(status) for status in own.gateway.inspection.sources() if status.state != "disabled"]
@@ -66,7 +69,7 @@ async def _live_checks(loaded: LoadedConfig, first: StartupAnswers | None) -> li
             checks += [Check("fail", "gateway", problem, "") for problem in own.gateway.inspection.problems()]
             withheld = own.gateway.catalog.withheld().items()
             checks += [Check("warn", f"withheld {what}", f"Refused by {why.rule}: {why.reason}", "") for what, why in withheld]
-            checks += await _database_checks(loaded)
+            checks += [*await _database_checks(loaded), *stored]
             checks += await _definition_checks(own)
             checks += [
                 Check("fail" if need.is_fatal else "warn", f"{need.kind} {need.where}", need.text, "")
@@ -192,6 +195,21 @@ async def _database_checks(loaded: LoadedConfig) -> list[Check]:
     finally:
         await records.aclose()
     return [Check("ok", "database", "storage.url can be used", "")]
+
+
+async def _result_checks(loaded: LoadedConfig) -> list[Check]:
+    """Check whether results can be stored in the bucket of `storage.results`, if one is configured."""
+    from gateway.app.kept_results import build_result_store
+    from gateway.cli.common import state_folder_of
+
+    storage = loaded.config.storage
+    if storage.results is None:
+        return []
+    try:
+        await build_result_store(storage, state_folder_of(loaded).path).check()
+    except StorageError as error:
+        return [Check("fail", "results", str(error), "", "unreachable")]
+    return [Check("ok", "results", f"an object in {storage.results} was written, read, listed and deleted", "")]
 
 
 async def _model_checks(own: OwnHub) -> list[Check]:

@@ -37,7 +37,12 @@ MAX_CONFIG_BYTES = 4_194_304
 """Maximum size of a configuration file; a larger file is rejected. Real files are smaller than 100 kB."""
 
 SETTINGS_SECTIONS = ("expose", "server", "storage", "sessions", "tasks", "secrets", "defaults")
-"""Sections of the configuration in which a `${…}` reference is rejected as a mistake. Only references in `storage.url` are expanded."""
+"""Sections of the configuration in which a `${…}` reference is rejected as a mistake.
+
+Only references in `storage.url` and in the keys of `STORAGE_SECRETS` are expanded."""
+
+STORAGE_SECRETS = ("accessKey", "secretKey", "sessionToken")
+"""Keys under `storage.s3` in which references are expanded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +94,7 @@ def load_config(
 ) -> LoadedConfig:
     """Load the configuration file `path` or, if it is `None`, the first file that `paths.find_config` finds; without a file, the defaults.
 
-    With `fetches` false, no program runs and no keyring is read for the secrets of servers; `storage.url` is always expanded.
+    With `fetches` false, no program runs and no keyring is read for the secrets of servers; the secrets of `storage` are always expanded.
     `admission` decides which programs may run. `environ` are the environment variables to which references refer.
 
     Raises:
@@ -211,7 +216,7 @@ def _load(
             continue
         policies = {**policies, name: {**cast("JsonObject", policies[name]), "auth": auth}}
         notes += remarks
-    root = _with_storage_url(root, expander.fetching())
+    root = _with_storage_secrets(root, expander.fetching(), notes)
     for section in SETTINGS_SECTIONS:
         _refuse_references(root.get(section), section, mistakes)
     config = _validated({**root, "mcpServers": servers, "policies": policies}, mistakes, disabled)
@@ -245,12 +250,24 @@ def _validated(root: JsonObject, mistakes: Sequence[ConfigError], disabled: Sequ
     raise ConfigError("\n".join(found.values()), path=path)
 
 
-def _with_storage_url(root: JsonObject, expander: Expander) -> JsonObject:
-    """Return the decoded configuration with the references in `storage.url` expanded, because this URL may contain a password."""
+def _with_storage_secrets(root: JsonObject, expander: Expander, notes: list[str]) -> JsonObject:
+    """Return the decoded configuration with the references in the secrets of `storage` expanded.
+
+    The secrets are `storage.url`, which may contain a password, and the keys of `STORAGE_SECRETS` under `storage.s3`. A note is added to
+    `notes` for each of these keys that has a value instead of a reference.
+    """
     storage = members_of(root.get("storage"))
-    if not isinstance(url := storage.get("url"), str):
-        return root
-    return {**root, "storage": {**storage, "url": expander.secret(url, path="storage.url")}}
+    expanded: JsonObject = {}
+    if isinstance(url := storage.get("url"), str):
+        expanded["url"] = expander.secret(url, path="storage.url")
+    given = members_of(storage.get("s3"))
+    secrets = {key: value for key in STORAGE_SECRETS if isinstance(value := given.get(key), str)}
+    for key, value in secrets.items():
+        if "${" not in value and key != "accessKey":
+            notes.append(f"storage.s3.{key}: a secret stands in the file; write a reference such as `${{VAR}}` or `${{file:PATH}}`")
+    if secrets:
+        expanded["s3"] = {**given, **{key: expander.secret(value, path=f"storage.s3.{key}") for key, value in secrets.items()}}
+    return {**root, "storage": {**storage, **expanded}} if expanded else root
 
 
 def _own_root(document: JsonObject, notes: list[str], mistakes: list[ConfigError]) -> JsonObject:
