@@ -224,7 +224,7 @@ class ObjectStorageSettings(Model):
     """Reference to the session token of temporary credentials. Left out: `AWS_SESSION_TOKEN`."""
     path_style: bool = True
     """Write the bucket's name in the path of URLs; false: in the host name."""
-    timeout_seconds: float = Field(default=20, ge=1, le=50)
+    timeout_seconds: float = Field(default=20, ge=1, le=25)
     """Maximum seconds to write or read one result, with repetitions."""
 
     @model_validator(mode="after")

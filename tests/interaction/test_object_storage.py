@@ -240,7 +240,7 @@ def test_missing_client_library_is_named_with_the_command_that_installs_it(serve
     assert 'pip install "moongate[s3]"' in ended.stderr
 
 
-def test_credentials_come_from_the_environment_too_and_doctor_tries_the_bucket(server: ObjectStorage, tmp_path: Path) -> None:
+def test_doctor_tries_the_bucket_with_credentials_of_the_environment(server: ObjectStorage, tmp_path: Path) -> None:
     config = config_for(server, tmp_path / "state", "doctor")
     del config["storage"]["s3"]
     names = ["AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"]

@@ -189,7 +189,7 @@ def test_server_that_does_not_answer_delays_only_the_first_call(server: ObjectSt
 
 
 async def test_check_of_a_server_that_does_not_answer_ends_in_time(server: ObjectStorage) -> None:
-    results = store(server, "silent", timeout_seconds=50)
+    results = store(server, "silent", timeout_seconds=25)
     server.pause()
     try:
         began = time.monotonic()
