@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 WITH_PROGRESS := (while sleep 5 >&- 2>&-; do echo "  $$(ls -d $(VENV)/lib/*/site-packages/*.dist-info 2>/dev/null | wc -l) packages installed"; done) & \
   trap "kill $$! 2>/dev/null" EXIT;
 
-.PHONY: setup run test sdk-path check lint types layers architecture counts trace-call schemas bench bench-gate bench-start bench-stdio bench-page bench-loop bench-workflows bench-tasks conformance accept attacks docs fuzz-parts faults faults-report mutants soak postgres clean
+.PHONY: setup run test sdk-path check lint types layers architecture counts trace-call schemas bench bench-gate bench-start bench-stdio bench-page bench-loop bench-workflows bench-tasks conformance accept attacks docs fuzz-parts faults faults-report mutants soak postgres s3 clean
 
 setup: $(STAMP)
 
@@ -123,6 +123,9 @@ docs: $(STAMP)
 
 postgres: $(STAMP)
 	@$(BIN)/python -m pytest -q -m postgres $(ARGS)
+
+s3: $(STAMP)
+	@$(BIN)/python -m pytest -q -m s3 $(ARGS)
 
 clean:
 	@rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache

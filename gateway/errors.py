@@ -49,7 +49,7 @@
     ├── TaskError                      a task of a remote MCP server failed
     ├── SkillError                     a skill cannot be read
     └── StorageError                   the gateway's own state cannot be read or written
-        ├── StorageUnusable(passes)    the gateway's database or folder does not work; callers do not see the message
+        ├── StorageUnusable(passes)    the gateway's database, folder or bucket does not work; callers do not see the message
         └── TooLargeToKeep             a caller exceeds its quota of stored results
 
 Constructors only store fields. A message says what failed, names the object and says what to do; it never contains secrets or the raw body
@@ -366,7 +366,7 @@ class StorageError(GatewayError):
 
 
 class StorageUnusable(StorageError):
-    """The gateway's database or folder does not work. The message names the database or folder, and the problem, for the operator.
+    """The gateway's database, folder or object storage does not work. The message names it and the problem, for the operator.
 
     Callers see `STORAGE_TEXT` instead. `passes` is true if a retry may succeed later, for example when a full disk has space again.
     """
@@ -380,7 +380,7 @@ class TooLargeToKeep(StorageError):
     """A caller exceeds its quota of stored results. The exception's message may be shown to the caller."""
 
 
-STORAGE_TEXT = "The gateway's own database or state folder does not work at the moment; its log says why. Try again later."
+STORAGE_TEXT = "The gateway's own database, state folder or object storage does not work at the moment; its log says why. Try again later."
 """Text that callers see instead of the message of a `StorageUnusable`."""
 
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.cli.processes import untouched_logging
 
-FOREIGN = ("MOONGATE_", "OPENAI_", "AZURE_OPENAI_", "FOUNDRY_", "OTEL_", "ENABLE_", "NOTES_FILE", "UNITS_PORT")
+FOREIGN = ("MOONGATE_", "AWS_", "OPENAI_", "AZURE_OPENAI_", "FOUNDRY_", "OTEL_", "ENABLE_", "NOTES_FILE", "UNITS_PORT")
 """Prefixes of environment variables that change a gateway's behaviour."""
 
 LOOPBACK = "127.0.0.1,localhost,::1"

@@ -18,6 +18,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from gateway import __version__
+from gateway.app.kept_results import build_result_store
 from gateway.app.local_builder import LocalBuilder
 from gateway.auth.api_keys import ApiKeys, KeyStore
 from gateway.catalog import Catalog
@@ -49,7 +50,6 @@ from gateway.server.startup_snapshot import keep_answers
 from gateway.storage.change_feed import ChangeFeed
 from gateway.storage.interrupted_restore import finish_restore
 from gateway.storage.records import Records
-from gateway.storage.result_store import ResultStore
 from gateway.storage.state_folder import StateFolder, state_dir
 from gateway.storage.state_use import in_use
 from gateway.tasks.task_tools import TaskTools
@@ -118,8 +118,8 @@ class Gateway:
 
         Raises:
             Collision: Two local sources would publish a tool under the same name.
-            StorageError: The state folder or the database of `storage.url` cannot be used, or gateways on this database use another
-                installation key.
+            StorageError: The state folder, the bucket of `storage.results`, or the database of `storage.url` cannot be used, or gateways on
+                this database use another installation key.
         """
         try:
             await self._enter()
@@ -153,9 +153,8 @@ class Gateway:
         standing_days = config.server.standing_approval_days
         approvers = Approvers(lambda: self.loaded.config, self.keys)
         approvals = Approvals(records, self.events, standing_days=standing_days, default_by=approvers.default, chosen_by=approvers.chosen)
-        store = ResultStore(
-            state.path / "results", ttl_seconds=kept.result_ttl_seconds, max_bytes_per_owner=kept.max_result_bytes_per_caller
-        )
+        store = build_result_store(kept, state.path)
+        await store.check()
         mask = SecretMask()
         gates = GateServices(events=self.events, approvals=approvals, store=store, mask=mask.mask)
         builder = LocalBuilder(self, models.resolver, records, state.path, self.events, self._acceptance)

@@ -61,6 +61,9 @@ async def _live_checks(loaded: LoadedConfig, first: StartupAnswers | None) -> li
     database = await _database_checks(loaded)
     if any(check.status == "fail" for check in database):
         loaded = _without_database(loaded)  # so that the servers are checked nevertheless
+    stored = await _result_checks(loaded)
+    if any(check.status == "fail" for check in stored):
+        return [*database, *stored]  # the gateway would not start
     try:
         async with open_own(loaded) as own:
             checks = [_source_check(status) for status in own.gateway.inspection.sources() if status.state != "disabled"]
@@ -70,7 +73,7 @@ async def _live_checks(loaded: LoadedConfig, first: StartupAnswers | None) -> li
             checks += [Check("fail", "gateway", problem, "") for problem in own.gateway.inspection.problems()]
             withheld = own.gateway.catalog.withheld().items()
             checks += [Check("warn", f"withheld {what}", f"Refused by {why.rule}: {why.reason}", "") for what, why in withheld]
-            checks += database
+            checks += [*database, *stored]
             checks += await _definition_checks(own)
             checks += [
                 Check("fail" if need.is_fatal else "warn", f"{need.kind} {need.where}", need.text, "")
@@ -204,6 +207,21 @@ async def _database_checks(loaded: LoadedConfig) -> list[Check]:
     finally:
         await records.aclose()
     return [Check("ok", "database", "storage.url can be used", "")]
+
+
+async def _result_checks(loaded: LoadedConfig) -> list[Check]:
+    """Check whether results can be stored in the bucket of `storage.results`, if one is configured."""
+    from gateway.app.kept_results import build_result_store
+    from gateway.cli.common import state_folder_of
+
+    storage = loaded.config.storage
+    if storage.results is None:
+        return []
+    try:
+        await build_result_store(storage, state_folder_of(loaded).path).check()
+    except StorageError as error:
+        return [Check("fail", "results", str(error), "", "unreachable")]
+    return [Check("ok", "results", f"an object in {storage.results} was written, read, listed and deleted", "")]
 
 
 async def _model_checks(own: OwnHub) -> list[Check]:

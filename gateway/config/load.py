@@ -38,7 +38,18 @@ MAX_CONFIG_BYTES = 4_194_304
 """Maximum size of a configuration file; a larger file is rejected. Real files are smaller than 100 kB."""
 
 SETTINGS_SECTIONS = ("expose", "server", "storage", "sessions", "tasks", "secrets", "defaults")
-"""Sections of the configuration in which a `${…}` reference is rejected as a mistake, except in the two secrets of `storage`."""
+"""Sections of the configuration in which a `${…}` reference is rejected as a mistake, except in the keys of `OWN_SECRETS`."""
+
+OWN_SECRETS = {
+    "storage.url": False,
+    "storage.installationKey": True,
+    "storage.s3.accessKey": False,
+    "storage.s3.secretKey": True,
+    "storage.s3.sessionToken": True,
+}
+"""Keys outside of server entries in which references are expanded → whether a value in place of a reference is noted as a mistake.
+
+Their values are masked in all output. A URL may contain a password in a reference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +101,8 @@ def load_config(
 ) -> LoadedConfig:
     """Load the configuration file `path` or, if it is `None`, the first file that `paths.find_config` finds; without a file, the defaults.
 
-    With `fetches` false, no program runs and no keyring is read for the secrets of servers; `storage.url` and `storage.installationKey`
-    are always expanded. `admission` decides which programs may run. `environ` are the environment variables to which references refer.
+    With `fetches` false, no program runs and no keyring is read for the secrets of servers; the keys of `OWN_SECRETS` are always expanded.
+    `admission` decides which programs may run. `environ` are the environment variables to which references refer.
 
     Raises:
         ConfigError: The file cannot be used. Each line of the message names the file and, if it is known, the place in it.
@@ -212,7 +223,7 @@ def _load(
             continue
         policies = {**policies, name: {**cast("JsonObject", policies[name]), "auth": auth}}
         notes += remarks
-    root = _with_storage_secrets(root, expander.fetching(), notes)
+    root = _with_own_secrets(root, expander.fetching(), notes)
     for section in SETTINGS_SECTIONS:
         _refuse_references(root.get(section), section, mistakes)
     config = _validated({**root, "mcpServers": servers, "policies": policies}, mistakes, disabled)
@@ -246,24 +257,34 @@ def _validated(root: JsonObject, mistakes: Sequence[ConfigError], disabled: Sequ
     raise ConfigError("\n".join(found.values()), path=path)
 
 
-def _with_storage_secrets(root: JsonObject, expander: Expander, notes: list[str]) -> JsonObject:
-    """Return the decoded configuration with the references in `storage.url` and `storage.installationKey` expanded.
+def _with_own_secrets(root: JsonObject, expander: Expander, notes: list[str]) -> JsonObject:
+    """Return the decoded configuration with the references in the keys of `OWN_SECRETS` expanded.
 
-    Both values are secrets, because the URL may contain a password. An installation key that is not a reference adds a note to `notes`.
+    A note is added to `notes` for each of them that should be a reference and is not.
 
     Raises:
         ConfigError: A reference cannot be expanded, or the installation key cannot be used.
     """
-    storage = members_of(root.get("storage"))
-    found: JsonObject = {}
-    if isinstance(url := storage.get("url"), str):
-        found["url"] = expander.secret(url, path="storage.url")
-    if isinstance(key := storage.get("installationKey"), str):
-        if "${" not in key:
-            notes.append("storage.installationKey: a secret stands in the file; write a reference such as `${VAR}` or `${file:PATH}`")
-        found["installationKey"] = expander.secret(key, path="storage.installationKey")
-        decode_installation_key(found["installationKey"])
-    return {**root, "storage": {**storage, **found}} if found else root
+    for path, should_refer in OWN_SECRETS.items():
+        *sections, key = path.split(".")
+        inner = root
+        for section in sections:
+            inner = members_of(inner.get(section))
+        if not isinstance(written := inner.get(key), str):
+            continue
+        if should_refer and "${" not in written:
+            notes.append(f"{path}: a secret stands in the file; write a reference such as `${{VAR}}` or `${{file:PATH}}`")
+        secret = expander.secret(written, path=path)
+        if path == "storage.installationKey":
+            decode_installation_key(secret)
+        root = _replaced(root, [*sections, key], secret)
+    return root
+
+
+def _replaced(root: JsonObject, path: Sequence[str], value: str) -> JsonObject:
+    """Return a copy of a JSON object with the value at `path` replaced. All objects on the path exist."""
+    head, *rest = path
+    return {**root, head: _replaced(members_of(root[head]), rest, value) if rest else value}
 
 
 def _own_root(document: JsonObject, notes: list[str], mistakes: list[ConfigError]) -> JsonObject:

@@ -214,6 +214,31 @@ class ServerSettings(Model):
         return self
 
 
+class ObjectStorageSettings(Model):
+    """How the bucket of `storage.results` is reached. What is left out comes from the environment (`AWS_…`), as for other S3 clients."""
+
+    endpoint: str | None = Field(default=None, pattern=r"^https?://[^/?#@\s]+/?$")
+    """URL of the server, without the bucket. Left out: `AWS_ENDPOINT_URL`, else Amazon S3."""
+    region: str | None = Field(default=None, pattern=r"^[a-z0-9-]{1,40}$")
+    """Region of the bucket. Left out: `AWS_REGION`, else `us-east-1`."""
+    access_key: str | None = None
+    """Access key, or a reference to it. Left out: `AWS_ACCESS_KEY_ID`, or the role of the machine."""
+    secret_key: str | None = None
+    """Reference to the secret key, such as `${VAR}` or `${file:PATH}`. Left out: `AWS_SECRET_ACCESS_KEY`."""
+    session_token: str | None = None
+    """Reference to the session token of temporary credentials. Left out: `AWS_SESSION_TOKEN`."""
+    path_style: bool = True
+    """Write the bucket's name in the path of URLs; false: in the host name."""
+    timeout_seconds: float = Field(default=20, ge=1, le=25)
+    """Maximum seconds to write or read one result, with repetitions."""
+
+    @model_validator(mode="after")
+    def _keys_belong_together(self) -> ObjectStorageSettings:
+        if (self.access_key is None) != (self.secret_key is None):
+            raise ValueError("accessKey and secretKey belong together: write both, or neither")
+        return self
+
+
 class StorageSettings(Model):
     """The place of the gateway's stored state, and how long it is stored."""
 
@@ -227,6 +252,10 @@ class StorageSettings(Model):
     """Secret from which all other keys of the gateway are derived: 32 or more random bytes as base64 or hex, as a reference such as
     `${file:PATH}` or `${env:NAME}`. Gateways on one database need the same. Left out: the file `installation-key` in `dir`.
     """
+    results: str | None = Field(default=None, pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_=-][A-Za-z0-9._=-]*)*/?$")
+    """Bucket, and a folder in it, for the full text of shortened results: `s3://BUCKET/FOLDER`. Left out: the folder `results` in `dir`."""
+    s3: ObjectStorageSettings = Field(default_factory=ObjectStorageSettings)
+    """How the bucket of `results` is reached."""
     result_ttl_seconds: float = Field(default=3600, gt=0)
     """Seconds for which the full text of a shortened result is stored and can be read with `read_result`."""
     max_result_bytes_per_caller: int = Field(default=268_435_456, ge=1024)
@@ -238,6 +267,12 @@ class StorageSettings(Model):
     def root_key(self) -> bytes | None:
         """The bytes of `installation_key`, or `None` if it is left out. Raises `ConfigError` if it is not a key."""
         return None if self.installation_key is None else decode_installation_key(self.installation_key)
+
+    @model_validator(mode="after")
+    def _bucket_is_named(self) -> StorageSettings:
+        if self.results is None and self.s3 != ObjectStorageSettings():
+            raise ValueError("s3 has no effect without `results`: name the bucket, as in `s3://BUCKET/FOLDER`")
+        return self
 
 
 class SessionSettings(Model):

@@ -1,56 +1,38 @@
-"""`ResultStore`: stores results of calls that were too large to return as a whole, in the state folder, until they expire.
+"""`ResultStore`: the interface of stores for results of calls that were too large to return as a whole. They are stored until they expire.
 
-There is one file per result: a line of JSON metadata, then the bytes, written atomically. The name of the folder is a digest of the owner's
-id, and the name of the file is a random id, so that another principal cannot find the result. All processes that use the state folder see
-the same results. `gate.results` decides which results are stored, and what the caller receives instead.
+`result_folder` stores them as files in the state folder, and `result_objects` in a bucket of an object storage, which gateways on several
+machines can share. A stored result is a line of JSON metadata, then the bytes. Its name consists of a digest of its owner's id and of a
+random id, so that another principal cannot find the result. `gate.results` decides which results are stored, and what the caller receives
+instead.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import logging
-import os
 import re
 import secrets
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TypeVar, cast
+from typing import Protocol, TypeVar, cast
 
-import anyio
-import anyio.to_thread
-
-from gateway.errors import NotFound, StorageError, StorageUnusable, TooLargeToKeep
+from gateway.errors import NotFound, TooLargeToKeep
 from gateway.json_types import JsonObject
-from gateway.storage.atomic_files import make_private_folder, write_atomic
-
-logger = logging.getLogger(__name__)
 
 RESULT_SCHEME = "moongate://results/"
 """Prefix of the resource URI of a stored result; the id of the result follows."""
 
-MIN_FILE_COST = 4_096
-"""Minimum size in bytes that each file counts towards its owner's storage limit, because even a small file occupies this space on disk.
+MIN_RESULT_COST = 4_096
+"""Minimum size in bytes that each stored result counts towards its owner's limit, because even a small file occupies this space on disk.
 
-The minimum also limits the number of files.
+The minimum also limits the number of results.
 """
 
 MAX_SWEEP_SECONDS = 60.0
 """Maximum seconds between two deletions of expired results."""
 
-STALE_TEMPORARY_SECONDS = 600.0
-"""Age in seconds at which a temporary file is deleted, because the process that wrote it must have died."""
-
-MAX_HEADER_BYTES = 4_096
-"""Maximum size in bytes of the metadata line of a file. Names that a server or client chose are cut to fit."""
-
-_WORKERS = 2
-"""Maximum number of results that are written or read concurrently, because each may occupy tens of megabytes of memory."""
-
-_ID = re.compile(r"^[A-Za-z0-9_-]{22}$")
+RESULT_ID = re.compile(r"[A-Za-z0-9_-]{22}\Z")
+"""Pattern of the random id of a stored result."""
 
 T = TypeVar("T")
 
@@ -72,33 +54,29 @@ class KeptResult:
         return RESULT_SCHEME + self.id
 
 
-class ResultStore:
-    """Stores large results of calls as files, by owner (a principal's id), and deletes them when they expire.
+class ResultStore(Protocol):
+    """Stores large results of calls, by owner (a principal's id), and deletes them when they expire.
 
-    No file is created before the first result. Run `sweep_forever` while the store is used.
+    Run `sweep_forever` while the store is used. Call the blocking methods (`keep`, `find`, `slice`, `body`) with `work`.
     """
 
-    def __init__(self, folder: Path | str, *, ttl_seconds: float, max_bytes_per_owner: int, clock: Callable[[], float] = time.time) -> None:
-        """Store the settings. The first result creates `folder` and its missing parents.
-
-        Results expire after `ttl_seconds`. `clock` returns wall time, like the timestamps of files.
-        """
-        self._folder = Path(folder)
-        self.ttl_seconds = ttl_seconds
-        self._max_bytes = max_bytes_per_owner
-        self._clock = clock
-        self._limiter = anyio.CapacityLimiter(_WORKERS)
+    @property
+    def ttl_seconds(self) -> float:
+        """Seconds after which a stored result expires."""
+        ...
 
     @property
     def settings(self) -> JsonObject:
-        """The arguments of the constructor (without `clock`), from which another process can create a store with the same results."""
-        return {"folder": str(self._folder), "ttl_seconds": self.ttl_seconds, "max_bytes_per_owner": self._max_bytes}
+        """The settings from which another process can create a store with the same results (`open_results`). They may contain secrets."""
+        ...
+
+    async def check(self) -> None:
+        """Check whether results can be stored. Raises `StorageError`."""
+        ...
 
     async def work(self, job: Callable[[], T]) -> T:
-        """Run a blocking method of this store in a worker thread; at most `_WORKERS` run at once."""
-        return await anyio.to_thread.run_sync(job, limiter=self._limiter)
-
-    # -- blocking: call these with `work` ----------------------------------------------------------------------
+        """Run a blocking method of this store in a worker thread; the store limits how many run at once."""
+        ...
 
     def keep(self, owner: str, *body: bytes, mime_type: str, origin: str) -> KeptResult:
         """Store a result, given in parts, for the principal with the id `owner`, and return its metadata.
@@ -109,122 +87,88 @@ class ResultStore:
             TooLargeToKeep: The result alone exceeds the limit per owner.
             StorageError: The result cannot be written.
         """
-        size = sum(map(len, body))
-        if size > self._max_bytes:
-            raise TooLargeToKeep(f"The result exceeds the {self._max_bytes} bytes that `storage.maxResultBytesPerCaller` allows.")
-        kept = KeptResult(secrets.token_urlsafe(16), mime_type[:200], size, origin[:400])
-        facts = {"version": 1, "mime_type": kept.mime_type, "size": size, "origin": kept.origin}
-        header = json.dumps(facts, ensure_ascii=False).encode(errors="replace") + b"\n"
-        folder = self._folder_of(owner)
-        try:
-            make_private_folder(self._folder)
-            make_private_folder(folder)
-        except OSError as error:
-            raise StorageUnusable(f"Cannot create {str(folder)!r}: {error.strerror or error}.") from None
-        try:
-            write_atomic(folder / kept.id, header, *body)
-        except StorageError:
-            if folder.exists():
-                raise
-            # The sweep of another process has just deleted the empty folder.
-            make_private_folder(folder)
-            write_atomic(folder / kept.id, header, *body)
-        self._make_room(folder, kept.id)
-        return kept
+        ...
 
     def find(self, owner: str, result_id: str) -> KeptResult:
         """Return the metadata of the stored result with this id.
 
         Raises:
             NotFound: The result is unknown, expired, or belongs to another owner.
+            StorageError: The store does not work.
         """
-        return self._open(owner, result_id)[0]
+        ...
 
     def slice(self, owner: str, result_id: str, start: int, length: int) -> bytes:
-        """Return `length` bytes of a stored result, beginning at `start`, or fewer at the end of the result. Raises `NotFound`."""
-        kept, path, offset = self._open(owner, result_id)
-        try:
-            with path.open("rb") as file:
-                file.seek(offset + start)
-                return file.read(max(0, min(length, kept.size - start)))
-        except OSError:
-            raise _unknown(result_id) from None
+        """Return `length` bytes of a stored result, beginning at `start`, or fewer at the end of the result. Raises as `find` does."""
+        ...
 
     def body(self, owner: str, result_id: str) -> bytes:
-        """Return all bytes of a stored result. Raises `NotFound`."""
-        return self.slice(owner, result_id, 0, self.find(owner, result_id).size)
-
-    def sweep(self) -> None:
-        """Delete expired results, and temporary files of processes that died. Several processes may do this at once."""
-        with contextlib.suppress(FileNotFoundError):
-            for folder in list(self._folder.iterdir()):
-                if folder.is_dir() and not folder.is_symlink():
-                    self._sweep_owner(folder)
+        """Return all bytes of a stored result. Raises as `find` does."""
+        ...
 
     async def sweep_forever(self) -> None:
-        """Delete expired results periodically, until cancelled."""
-        while True:
-            try:
-                await self.work(self.sweep)
-            except OSError as error:
-                logger.warning("sweep of stored results failed reason=%r", error.strerror or str(error))
-            await anyio.sleep(min(MAX_SWEEP_SECONDS, self.ttl_seconds / 2))
-
-    def _folder_of(self, owner: str) -> Path:
-        return self._folder / hashlib.sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-
-    def _open(self, owner: str, result_id: str) -> tuple[KeptResult, Path, int]:
-        if not _ID.match(result_id):
-            raise _unknown(result_id)
-        path = self._folder_of(owner) / result_id
-        try:
-            with path.open("rb") as file:
-                if self._is_expired(os.fstat(file.fileno()).st_mtime):
-                    raise _unknown(result_id)
-                line = file.readline(MAX_HEADER_BYTES)
-                size = os.fstat(file.fileno()).st_size - len(line)
-            header = cast("JsonObject", json.loads(line))
-            kept = KeptResult(result_id, str(header["mime_type"]), int(header["size"]), str(header["origin"]))
-        except (OSError, ValueError, KeyError, TypeError):
-            raise _unknown(result_id) from None
-        if size != kept.size:
-            raise _unknown(result_id)
-        return kept, path, len(line)
-
-    def _is_expired(self, modified: float) -> bool:
-        return self._clock() - modified >= self.ttl_seconds
-
-    def _make_room(self, folder: Path, newest: str) -> None:
-        files = sorted(self._files(folder), key=lambda item: (item[0].name == newest, item[1].st_mtime_ns))
-        total = sum(max(MIN_FILE_COST, stat.st_size) for _, stat in files)
-        for path, stat in files:
-            if total <= self._max_bytes or path.name == newest:
-                return
-            total -= max(MIN_FILE_COST, stat.st_size)
-            with contextlib.suppress(OSError):
-                path.unlink()
-
-    def _files(self, folder: Path) -> list[tuple[Path, os.stat_result]]:
-        """Return all files with complete results in the folder of one owner, each with its file status."""
-        found: list[tuple[Path, os.stat_result]] = []
-        with contextlib.suppress(OSError), os.scandir(folder) as entries:
-            for entry in entries:
-                if _ID.match(entry.name):
-                    with contextlib.suppress(OSError):
-                        found.append((Path(entry.path), entry.stat(follow_symlinks=False)))
-        return found
-
-    def _sweep_owner(self, folder: Path) -> None:
-        with contextlib.suppress(OSError), os.scandir(folder) as entries:
-            for entry in entries:
-                with contextlib.suppress(OSError):
-                    modified = entry.stat(follow_symlinks=False).st_mtime
-                    stale = entry.name.endswith(".tmp") and self._clock() - modified >= STALE_TEMPORARY_SECONDS
-                    if stale or (_ID.match(entry.name) and self._is_expired(modified)):
-                        os.unlink(entry.path)
-        with contextlib.suppress(OSError):
-            folder.rmdir()  # succeeds only if the folder is empty
+        """Delete expired results periodically, until cancelled. Several processes may do this at once."""
+        ...
 
 
-def _unknown(result_id: str) -> NotFound:
+def new_result(size: int, *, mime_type: str, origin: str, max_bytes: int) -> KeptResult:
+    """Return the metadata of a new result with a random id. `size` is its size, and `max_bytes` the limit per owner, both in bytes.
+
+    Texts that a server or client chose are cut, so that the line of metadata is short.
+
+    Raises:
+        TooLargeToKeep: The result alone exceeds the limit per owner.
+    """
+    if size > max_bytes:
+        raise TooLargeToKeep(f"The result exceeds the {max_bytes} bytes that `storage.maxResultBytesPerCaller` allows.")
+    return KeptResult(secrets.token_urlsafe(16), mime_type[:200], size, origin[:400])
+
+
+def to_line(kept: KeptResult, more: JsonObject | None = None) -> bytes:
+    """Return the line of JSON metadata that precedes the bytes of a stored result. `more` are further members of the JSON object."""
+    facts = {"version": 1, "mime_type": kept.mime_type, "size": kept.size, "origin": kept.origin, **(more or {})}
+    return json.dumps(facts, ensure_ascii=False).encode(errors="replace") + b"\n"
+
+
+def from_line(result_id: str, line: bytes, size: int) -> tuple[KeptResult, JsonObject]:
+    """Parse the line of metadata of a stored result. Return the metadata, and the JSON object of the line.
+
+    `size` is the number of bytes that are stored after the line.
+
+    Raises:
+        NotFound: The line is damaged, or does not belong to a result of this size.
+    """
+    try:
+        facts = cast("JsonObject", json.loads(line))
+        kept = KeptResult(result_id, str(facts["mime_type"]), int(facts["size"]), str(facts["origin"]))
+    except (ValueError, KeyError, TypeError):
+        raise unknown(result_id) from None
+    if size != kept.size:
+        raise unknown(result_id)
+    return kept, facts
+
+
+def owner_folder(owner: str) -> str:
+    """Return the name of the folder with the results of a principal, a digest of its id."""
+    return hashlib.sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def to_evict(results: Sequence[tuple[str, int]], newest: str, max_bytes: int) -> list[str]:
+    """Return the names of the results of one owner that must be deleted, so that the others fit in `max_bytes`.
+
+    `results` are the name and size of each result, oldest first. The result `newest` is never deleted.
+    """
+    total = sum(max(MIN_RESULT_COST, size) for _, size in results)
+    evicted: list[str] = []
+    for name, size in results:
+        if total <= max_bytes:
+            break
+        if name != newest:
+            total -= max(MIN_RESULT_COST, size)
+            evicted.append(name)
+    return evicted
+
+
+def unknown(result_id: str) -> NotFound:
+    """Return the error for a result that is unknown, expired, damaged, or belongs to another owner."""
     return NotFound("result", result_id[:100], f"Unknown result: {result_id[:100]!r}. It may have expired or been deleted to make room.")

@@ -19,7 +19,7 @@ from typing import IO, cast
 
 from gateway.gate.results import ResultOrigin, ResultRules, judge_whole
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
-from gateway.storage.result_store import ResultStore
+from gateway.storage.open_results import open_results
 from gateway.tools.base import is_call_result
 from gateway.upstream.gateway_chain import received
 from gateway.wire.long_text import decode_with_raw_text
@@ -91,7 +91,7 @@ def _judged(result: JsonObject, order: JsonObject) -> tuple[JsonObject, Sequence
     If the result passes unchanged or cannot be checked, the reply is `whole` without a body. Otherwise the reply has the verdict, and the
     replacement of the result as the body.
     """
-    store = None if order["store"] is None else ResultStore(**order["store"])
+    store = None if order["store"] is None else open_results(order["store"])
     try:
         judged = judge_whole(result, ResultRules(**order["rules"]), store, ResultOrigin(**order["source"]))
         if judged is None:

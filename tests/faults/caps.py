@@ -334,6 +334,18 @@ CAPS: tuple[Cap, ...] = (
         "test_results_expire_and_are_swept_while_the_gateway_runs",
     ),
     Cap(
+        "storage.s3.timeoutSeconds",
+        "writing or reading one result in object storage",
+        "tests/interaction/test_object_storage.py",
+        "test_silent_storage_refuses_only_results_that_must_be_kept",
+    ),
+    Cap(
+        "gateway.storage.object_bucket:CHECK_SECONDS",
+        "the check of the bucket at the start",
+        "tests/interaction/test_object_storage.py",
+        "test_silent_storage_ends_the_start_within_ten_seconds",
+    ),
+    Cap(
         "sessions.maxPerCaller",
         "sessions of one caller",
         "tests/interaction/test_sessions.py",

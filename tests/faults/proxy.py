@@ -82,9 +82,9 @@ class FaultProxy:
 
 
 @asynccontextmanager
-async def fault_proxy(target_port: int) -> AsyncGenerator[FaultProxy]:
-    """A running proxy; leaving ends every connection."""
-    proxy = FaultProxy(target_port)
+async def fault_proxy(target_port: int, proxy: FaultProxy | None = None) -> AsyncGenerator[FaultProxy]:
+    """A running proxy, `proxy` or one of its own; leaving ends every connection."""
+    proxy = proxy or FaultProxy(target_port)
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
     proxy.port = listener.extra(anyio.abc.SocketAttribute.local_port)
     async with listener, anyio.create_task_group() as tasks:

@@ -15,6 +15,7 @@ from gateway.gate.concurrency import Limiter
 from gateway.gate.pipeline import GateServices, SourceGate
 from gateway.gate.reads import Read, ReadGate
 from gateway.json_types import JsonObject
+from gateway.storage.result_folder import FolderResults
 from gateway.storage.result_store import ResultStore
 from gateway.tools.base import Finished, InputRequired
 from gateway.tools.call_facts import CallFacts
@@ -133,7 +134,7 @@ async def test_too_large_read_without_keeper_is_refused() -> None:
 
 
 async def test_read_over_max_kept_bytes_is_refused(tmp_path: Path) -> None:
-    store = ResultStore(tmp_path / "results", ttl_seconds=60, max_bytes_per_owner=1_000_000)
+    store = FolderResults(tmp_path / "results", ttl_seconds=60, max_bytes_per_owner=1_000_000)
     with pytest.raises(PolicyDenied) as refused:
         await LoggedGate(store, maxResultBytes=1_024, maxKeptBytes=1_024).read(contents("x" * 5_000))
     assert refused.value.rule == "maxKeptBytes"
@@ -141,7 +142,7 @@ async def test_read_over_max_kept_bytes_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["resources/read", "prompts/get"])
 async def test_too_large_read_is_shortened_in_the_form_of_its_method(tmp_path: Path, method: str) -> None:
-    store = ResultStore(tmp_path / "results", ttl_seconds=60, max_bytes_per_owner=1_000_000)
+    store = FolderResults(tmp_path / "results", ttl_seconds=60, max_bytes_per_owner=1_000_000)
     text = "".join(f"line {number}\n" for number in range(900))
     prompt: JsonObject = {"messages": [{"role": "user", "content": {"type": "text", "text": text}}]}
     read = await LoggedGate(store, maxResultBytes=1_024).read(prompt if method == "prompts/get" else contents(text), method=method)

@@ -17,7 +17,7 @@ from gateway.gate.concurrency import ActiveCalls, Limiter
 from gateway.gate.refusals import DROPPED_META_KEY, RULE_META_KEY
 from gateway.gate.results import ResultRules
 from gateway.json_types import JsonObject
-from gateway.storage.result_store import ResultStore
+from gateway.storage.result_folder import FolderResults
 from gateway.tools.base import Complete, InputRequired, TaskStarted, ToolDefinition, ToolOutcome
 from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext
@@ -237,7 +237,7 @@ async def test_encoded_result_gives_its_size() -> None:
 
 async def test_too_large_result_is_shortened_with_store(tmp_path: Path) -> None:
     events = RecordedEvents()
-    store = ResultStore(tmp_path / "results", ttl_seconds=60, max_bytes_per_owner=1_000_000)
+    store = FolderResults(tmp_path / "results", ttl_seconds=60, max_bytes_per_owner=1_000_000)
     tool = FakeTool(returning(Complete.text("".join(f"line {number}\n" for number in range(900)))))
     rules = rules_of(tool.definition, maxResultBytes=1_024)
     outcome = await complete(guarded(tool, rules, events, store=store), {})

@@ -22,6 +22,7 @@ from gateway.gate.tool_rules import ToolRules
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject
 from gateway.storage.file_names import DATABASE_FILE
+from gateway.storage.result_folder import FolderResults
 from gateway.storage.result_store import ResultStore
 from gateway.tools.base import Complete, Received, Releasable, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext, DurablePort
@@ -113,7 +114,7 @@ async def helper_processes() -> AsyncGenerator[HelperPool]:
 
 def gate(folder: Path, tool: Tool, *, keeps: bool = True, events: RecordedEvents | None = None) -> GuardedTool:
     """Return the tool behind a gate that shortens results, and stores the full results unless `keeps` is false."""
-    store = ResultStore(folder / "kept", ttl_seconds=60, max_bytes_per_owner=10**8) if keeps else None
+    store = FolderResults(folder / "kept", ttl_seconds=60, max_bytes_per_owner=10**8) if keeps else None
     services = GateServices(events or RecordedEvents(), store=store)
     return GuardedTool(tool, ToolRules.build(tool.definition, SourcePolicy(**SHORT)), SourceGate("up", services), exposed_name="up__big")
 

@@ -19,7 +19,7 @@ import pytest
 
 from gateway.errors import ToolFailed
 from gateway.gate.results import HelperResult, Judged, ResultOrigin, ResultRules, judge_whole
-from gateway.storage.result_store import ResultStore
+from gateway.storage.result_folder import FolderResults
 from gateway.upstream import large_result_pool
 from gateway.upstream.gateway_chain import received
 from gateway.upstream.large_result_pool import HelperPool
@@ -97,7 +97,7 @@ async def test_held_result_is_judged_as_in_the_gateway(tmp_path: Path) -> None:
                     folders = tmp_path / name / kind / "here", tmp_path / name / kind / "there"
                     for folder in folders:
                         folder.mkdir(parents=True)
-                    here, there = (ResultStore(f, ttl_seconds=60, max_bytes_per_owner=10**9) for f in folders)
+                    here, there = (FolderResults(f, ttl_seconds=60, max_bytes_per_owner=10**9) for f in folders)
                     source = ResultOrigin("owner", "up__tool", output_schema=TYPED)
                     whole = received(json.loads(message(result))["result"])
                     del whole["resultType"]
@@ -167,7 +167,7 @@ linux = pytest.mark.skipif(not Path(f"/proc/self/task/{os.getpid()}/children").e
 @pytest.mark.fault(20)
 async def test_helper_that_dies_fails_its_call_only(tmp_path: Path) -> None:
     rules, source = RULES["strip"], ResultOrigin("owner", "up__tool")
-    store = ResultStore(tmp_path, ttl_seconds=60, max_bytes_per_owner=10**9)
+    store = FolderResults(tmp_path, ttl_seconds=60, max_bytes_per_owner=10**9)
     with anyio.fail_after(30):
         async with helpers() as made:
             first = await hold(made, RESULTS["text"])

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import NotFound, StorageError
-from gateway.storage.result_store import ResultStore
+from gateway.storage.result_folder import FolderResults
 
 
-def store(folder: Path, *, max_bytes: int = 100_000, age: float = 0.0) -> ResultStore:
+def store(folder: Path, *, max_bytes: int = 100_000, age: float = 0.0) -> FolderResults:
     """A store whose clock is `age` seconds ahead."""
-    return ResultStore(folder / "results", ttl_seconds=60, max_bytes_per_owner=max_bytes, clock=lambda: time.time() + age)
+    return FolderResults(folder / "results", ttl_seconds=60, max_bytes_per_owner=max_bytes, clock=lambda: time.time() + age)
 
 
-def keep(results: ResultStore, owner: str, body: bytes) -> str:
+def keep(results: FolderResults, owner: str, body: bytes) -> str:
     return results.keep(owner, body, mime_type="text/plain", origin="up__lines").id
 
 

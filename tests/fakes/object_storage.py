@@ -1,0 +1,103 @@
+"""An object storage server for tests: `moto` in a process of its own, with one bucket and a user who may use no other."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import urllib.parse
+import urllib.request
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.storage.object_bucket import Bucket, BucketPlace
+from tests.fakes.running import free_port, listens, until
+
+BUCKET = "kept-results"
+MISSING_BUCKET = "missing-bucket"
+"""A bucket that does not exist; the user may use it, so the server says so."""
+
+_USER = "moongate"
+_UNSIGNED = 4
+"""Requests that the server serves without a valid signature: those of `_prepare`."""
+
+
+class ObjectStorage:
+    """A running server. It checks signatures, so wrong keys are refused."""
+
+    def __init__(self, process: subprocess.Popen[bytes], port: int) -> None:
+        self._process = process
+        self.url = f"http://127.0.0.1:{port}"
+        self.access_key, self.secret_key = self._prepare()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The value of `storage.s3` for this server, with the secret key as a reference to `$S3_SECRET`."""
+        return {"endpoint": self.url, "region": "us-east-1", "accessKey": self.access_key, "secretKey": "${S3_SECRET}"}
+
+    def place(self, prefix: str, **more: Any) -> BucketPlace:
+        """The bucket, with its keys."""
+        known = BucketPlace(BUCKET, prefix, self.url, "us-east-1", self.access_key, self.secret_key)
+        return replace(known, **more)
+
+    def names(self, prefix: str) -> list[str]:
+        """The names of all objects below a prefix."""
+        return [item.name for portion in Bucket(self.place(prefix)).list() for item in portion]
+
+    def pause(self) -> None:
+        """Let the server answer nothing, as a hanging one; connections to it still open."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let the server answer again."""
+        self._process.send_signal(signal.SIGCONT)
+
+    def _prepare(self) -> tuple[str, str]:
+        urllib.request.urlopen(urllib.request.Request(f"{self.url}/{BUCKET}", method="PUT"), timeout=10).close()
+        self._manage("CreateUser")
+        made = self._manage("CreateAccessKey")
+        places = [f"arn:aws:s3:::{name}{rest}" for name in (BUCKET, MISSING_BUCKET) for rest in ("", "/*")]
+        rights = {"Effect": "Allow", "Action": "s3:*", "Resource": places}
+        policy = json.dumps({"Version": "2012-10-17", "Statement": [rights]})
+        self._manage("PutUserPolicy", PolicyName="bucket", PolicyDocument=policy)
+        found = [re.search(f"<{name}>(.*?)</{name}>", made) for name in ("AccessKeyId", "SecretAccessKey")]
+        key, secret = (match.group(1) for match in found if match is not None)
+        return key, secret
+
+    def _manage(self, action: str, **fields: str) -> str:
+        body = urllib.parse.urlencode({"Action": action, "Version": "2010-05-08", "UserName": _USER, **fields}).encode()
+        scope = "AWS4-HMAC-SHA256 Credential=x/20260101/us-east-1/iam/aws4_request, SignedHeaders=host, Signature=x"
+        request = urllib.request.Request(f"{self.url}/", data=body, headers={"Authorization": scope})
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.read().decode()
+
+
+@contextmanager
+def object_storage() -> Generator[ObjectStorage]:
+    """A fresh server with an empty bucket. Skip the test if the server's packages are missing."""
+    missing = [name for name in ("moto", "flask", "flask_cors", "obstore") if importlib.util.find_spec(name) is None]
+    if missing:
+        pytest.skip(f"the object storage server needs {', '.join(missing)}: run `make setup`")
+    port = free_port()
+    argv = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    env = {**os.environ, "INITIAL_NO_AUTH_ACTION_COUNT": str(_UNSIGNED), "MOTO_S3_DEFAULT_KEY_BUFFER_SIZE": str(1 << 28)}
+    with tempfile.TemporaryDirectory(prefix="moongate-s3-") as folder, Path(folder, "log").open("wb") as log:
+        process = subprocess.Popen(argv, env=env, stdout=log, stderr=log, cwd=folder)
+        try:
+            until(lambda: listens(str(port)) or process.poll() is not None)
+            yield ObjectStorage(process, port)
+        finally:
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGCONT)
+            process.kill()
+            process.wait()
