@@ -141,7 +141,22 @@ def _state_and_bind(loaded: LoadedConfig) -> list[Check]:
         checks.append(Check("fail", "keys", str(error), "moongate keys add NAME"))
     if (note := bind_note(config.server.http.host, config.server.http.allowed_hosts)) is not None:
         checks.append(Check("warn", "bind", note, ""))
-    return [*checks, _port(loaded)]
+    return [*checks, *_certificate(loaded), _port(loaded)]
+
+
+def _certificate(loaded: LoadedConfig) -> list[Check]:
+    """Check whether the gateway can serve HTTPS with the configured certificate and key. Return no checks without TLS."""
+    tls = loaded.config.server.http.tls
+    if tls is None:
+        return []
+    from gateway.server.certificate import ServerCertificate
+
+    try:
+        certificate = ServerCertificate(tls)
+    except ConfigError as error:
+        return [Check("fail", "certificate", str(error), "")]
+    notes = [Check("warn", "certificate", note, "") for note in certificate.problems()]
+    return notes or [Check("ok", "certificate", f"{tls.certificate} is valid until {certificate.expires:%Y-%m-%d %H:%M} UTC", "")]
 
 
 def _taken_port(loaded: LoadedConfig, address: str, error: OSError) -> Check:

@@ -37,7 +37,8 @@ MAX_CONFIG_BYTES = 4_194_304
 """Maximum size of a configuration file; a larger file is rejected. Real files are smaller than 100 kB."""
 
 SETTINGS_SECTIONS = ("expose", "server", "storage", "sessions", "tasks", "secrets", "defaults")
-"""Sections of the configuration in which a `${…}` reference is rejected as a mistake. Only references in `storage.url` are expanded."""
+"""Sections of the configuration in which a `${…}` reference is rejected as a mistake, except in `storage.url` and in
+`server.http.tls.keyPassword`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +212,7 @@ def _load(
             continue
         policies = {**policies, name: {**cast("JsonObject", policies[name]), "auth": auth}}
         notes += remarks
-    root = _with_storage_url(root, expander.fetching())
+    root = _with_key_password(_with_storage_url(root, expander.fetching()), expander)
     for section in SETTINGS_SECTIONS:
         _refuse_references(root.get(section), section, mistakes)
     config = _validated({**root, "mcpServers": servers, "policies": policies}, mistakes, disabled)
@@ -251,6 +252,17 @@ def _with_storage_url(root: JsonObject, expander: Expander) -> JsonObject:
     if not isinstance(url := storage.get("url"), str):
         return root
     return {**root, "storage": {**storage, "url": expander.secret(url, path="storage.url")}}
+
+
+def _with_key_password(root: JsonObject, expander: Expander) -> JsonObject:
+    """Return the decoded configuration with the references in `server.http.tls.keyPassword` expanded."""
+    server = members_of(root.get("server"))
+    http = members_of(server.get("http"))
+    tls = members_of(http.get("tls"))
+    if not isinstance(password := tls.get("keyPassword"), str):
+        return root
+    tls = {**tls, "keyPassword": expander.secret(password, path="server.http.tls.keyPassword")}
+    return {**root, "server": {**server, "http": {**http, "tls": tls}}}
 
 
 def _own_root(document: JsonObject, notes: list[str], mistakes: list[ConfigError]) -> JsonObject:
@@ -318,9 +330,9 @@ def _idle_policies(config: GatewayConfig, servers: set[str]) -> list[str]:
 
 
 def _absolute(config: GatewayConfig, base_dir: Path, problems: list[str]) -> GatewayConfig:
-    """Return the configuration with the paths in `expose`, `skills` and `storage` resolved against `base_dir`, the file's folder.
+    """Return the configuration with the paths in `expose`, `skills`, `storage` and `server.http.tls` resolved against `base_dir`.
 
-    Missing folders are added to `problems`.
+    `base_dir` is the folder of the configuration file. Missing folders are added to `problems`.
     """
     agents = [_resolved(base_dir, folder) for folder in config.expose.agents]
     skills = [_resolved(base_dir, folder) for folder in config.expose.skills]
@@ -334,6 +346,11 @@ def _absolute(config: GatewayConfig, base_dir: Path, problems: list[str]) -> Gat
     update: JsonObject = {"expose": expose, "skills": config.skills.model_copy(update={"signatures": signatures})}
     if config.storage.dir is not None:
         update["storage"] = config.storage.model_copy(update={"dir": str(_resolved(base_dir, config.storage.dir))})
+    if (tls := config.server.http.tls) is not None:
+        # Links are kept, because a renewal replaces the link.
+        files = {key: str(base_dir / Path(getattr(tls, key)).expanduser()) for key in ("certificate", "key")}
+        http = config.server.http.model_copy(update={"tls": tls.model_copy(update=files)})
+        update["server"] = config.server.model_copy(update={"http": http})
     return config.model_copy(update=update)
 
 
