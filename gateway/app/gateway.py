@@ -69,6 +69,7 @@ from gateway.wire.heap import Heap
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
+    from gateway.server.certificate import ServerCertificate
     from gateway.skills.index import SkillIndex
 
 
@@ -303,7 +304,7 @@ class Gateway:
         it is closed at the end. After a signal, in-flight calls have `server.http.drainSeconds` to finish; a second signal ends them.
 
         Raises:
-            ConfigError: The address is in use, or other machines can reach it and no API key exists.
+            ConfigError: The address is in use, or other machines can reach it and no API key exists, or the TLS certificate is unusable.
             StorageError: The API keys cannot be read.
         """
         from gateway.auth.identity import Identity
@@ -319,6 +320,7 @@ class Gateway:
         server = self.loaded.config.server
         await self.keys.take_over(_key_file(self.loaded))
         check_bind(host, self.keys)
+        certificate = await self._certificate()
         raise_open_files(server.http)
         self._server.usages.bound_by(caller_quotas(server.limits, connection_limit(server.http), server.http.max_request_bytes))
         endpoint = Endpoint.bind(host, port, server, listener)
@@ -341,12 +343,25 @@ class Gateway:
             routes=routes,
         )
         if self._server.replicas is None:
-            await serve_http(endpoint, app, on_ready)
+            await serve_http(endpoint, app, on_ready, certificate)
             return
-        url = self.loaded.config.storage.url or ""
-        address = server.http.replica_address or await anyio.to_thread.run_sync(own_address, host, endpoint.port, url)
+        scheme, url = "http" if certificate is None else "https", self.loaded.config.storage.url or ""
+        address = server.http.replica_address or await anyio.to_thread.run_sync(own_address, scheme, host, endpoint.port, url)
         async with self._server.replicas.listening(address, server.http.path):
-            await serve_http(endpoint, app, on_ready)
+            await serve_http(endpoint, app, on_ready, certificate)
+
+    async def _certificate(self) -> ServerCertificate | None:
+        """Return the certificate of the HTTP endpoint; `None` without TLS. A SIGHUP reads its files again. Raises `ConfigError`."""
+        tls = self.loaded.config.server.http.tls
+        if tls is None:
+            return None
+        from gateway.server.certificate import ServerCertificate
+
+        certificate = await anyio.to_thread.run_sync(ServerCertificate, tls)
+        self.inspection.endpoint_problems = certificate.problems
+        if (reloader := self._sources.reloader) is not None:
+            reloader.on_hangup = certificate.read_again
+        return certificate
 
 
 def _key_file(loaded: LoadedConfig) -> Path:

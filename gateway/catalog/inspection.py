@@ -43,6 +43,8 @@ class Inspection:
         self._servers = sources.servers
         self._catalog = catalog
         self._models = models
+        self.endpoint_problems: Callable[[], list[str]] = list
+        """Returns the problems of the HTTP endpoint, such as a TLS certificate that expires soon."""
 
     def sources(self) -> list[SourceStatus]:
         """Return the status of every source of tools, in the order of the catalog, with disabled servers last. Secrets are masked.
@@ -67,7 +69,7 @@ class Inspection:
         waiting = [entry for key, entry in sources.acceptance.held.items() if key not in loaded.config.mcp_servers]
         waiting = [entry for entry in waiting if not any(entry.key == server.name for server in loaded.disabled)]
         held = [f"{e.place} is new or changed and waits: `moongate lock --accept {e.key}` shows it and accepts it." for e in waiting]
-        return [sources.mask.mask(problem) for problem in (*problems, *held) if problem]
+        return [sources.mask.mask(problem) for problem in (*problems, *held, *self.endpoint_problems()) if problem]
 
     def instructions(self, caller: Principal) -> str:
         """Return the MCP instructions for a caller, which describe only the sources that the caller may use."""

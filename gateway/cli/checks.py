@@ -143,7 +143,7 @@ def _state_and_bind(loaded: LoadedConfig) -> list[Check]:
         checks.append(Check("fail", "keys", str(error), "", "unreachable" if config.storage.url is not None else "config-invalid"))
     except ConfigError as error:
         checks.append(Check("fail", "keys", str(error), "moongate keys add NAME"))
-    return [*checks, *_bind_note(loaded), _port(loaded)]
+    return [*checks, *_bind_note(loaded), *_certificate(loaded), _port(loaded)]
 
 
 def _bind_note(loaded: LoadedConfig) -> list[Check]:
@@ -151,6 +151,21 @@ def _bind_note(loaded: LoadedConfig) -> list[Check]:
 
     note = bind_note(loaded.config.server.http.host, loaded.config.server.http.allowed_hosts)
     return [Check("warn", "bind", note, "")] if note is not None else []
+
+
+def _certificate(loaded: LoadedConfig) -> list[Check]:
+    """Check whether the gateway can serve HTTPS with the configured certificate and key. Return no checks without TLS."""
+    tls = loaded.config.server.http.tls
+    if tls is None:
+        return []
+    from gateway.server.certificate import ServerCertificate
+
+    try:
+        certificate = ServerCertificate(tls)
+    except ConfigError as error:
+        return [Check("fail", "certificate", str(error), "")]
+    notes = [Check("warn", "certificate", note, "") for note in certificate.problems()]
+    return notes or [Check("ok", "certificate", f"{tls.certificate} is valid until {certificate.expires:%Y-%m-%d %H:%M} UTC", "")]
 
 
 def _taken_port(loaded: LoadedConfig, address: str, error: OSError) -> Check:

@@ -7,7 +7,9 @@ that the user gave. Used by `hub`, `run` and `checks`.
 from __future__ import annotations
 
 import secrets
+import ssl
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from urllib.parse import SplitResult, urlsplit
 
@@ -42,9 +44,13 @@ class Listener:
     """The gateway's status page as it is shown without an API key; empty if it is not shown."""
     is_silent: bool = False
     """Whether the program's response, or the gateway's status page, did not arrive in time."""
+    tls_problem: str = ""
+    """Why the TLS handshake with the program failed; empty if it did not fail."""
 
     def description(self) -> str:
         """Return a description for messages, such as `the gateway 'moongate' of process 71 (configuration: /srv/gateway.json)`."""
+        if self.tls_problem:
+            return f"a program whose TLS certificate is not the one in server.http.tls ({self.tls_problem})"
         if not self.is_gateway:
             silent = f"a program that did not answer within {PROBE_TIMEOUT_SECONDS:g} s"
             return silent if self.is_silent else "a program that is not a Moongate gateway"
@@ -71,7 +77,28 @@ def endpoint_of(loaded: LoadedConfig, host: str | None = None, port: int | None 
     http = loaded.config.server.http
     bound = host or http.host
     reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bound, bound)  # only compared: no socket is bound to these
-    return f"http://{f'[{reached}]' if ':' in reached else reached}:{port or http.port}{http.path}"
+    scheme = "http" if http.tls is None else "https"
+    return f"{scheme}://{f'[{reached}]' if ':' in reached else reached}:{port or http.port}{http.path}"
+
+
+def own_tls(loaded: LoadedConfig) -> ssl.SSLContext | None:
+    """Return a TLS context that trusts only the certificate of this configuration's gateway. Blocks.
+
+    Return `None` if the configuration has no certificate, or its file cannot be read.
+    """
+    from gateway.egress.tls import pinned_context
+
+    tls = loaded.config.server.http.tls
+    try:
+        return pinned_context(Path(tls.certificate)) if tls is not None else None
+    except OSError:  # the connection will fail, and the error names the reason
+        return None
+
+
+def tls_for(url: str, loaded: LoadedConfig) -> ssl.SSLContext | None:
+    """Return the TLS context for a URL that the user gave: that of `own_tls` for the configured address, else `None` for the usual one."""
+    given, own = urlsplit(url), urlsplit(endpoint_of(loaded))
+    return own_tls(loaded) if (given.scheme, given.netloc) == ("https", own.netloc) else None
 
 
 async def find_listener(url: str, loaded: LoadedConfig) -> Listener | None:
@@ -85,24 +112,27 @@ async def find_listener(url: str, loaded: LoadedConfig) -> Listener | None:
     from gateway.auth.identity import Identity
 
     parts = urlsplit(url)
-    identity = Identity.of(loaded)
+    identity, tls = Identity.of(loaded), own_tls(loaded)
     challenge = secrets.token_hex(16)
     try:
-        health = await _read(parts, f"/health?challenge={challenge}")
-    except httpx2.ConnectError:
-        return None
+        health = await _read(parts, f"/health?challenge={challenge}", tls=tls)
+    except httpx2.ConnectError as error:
+        problem = _tls_problem(error)
+        return Listener(url, is_gateway=False, is_own=False, tls_problem=problem) if problem else None
     proof = health.page.get("proof") if health is not None and health.page is not None else None
     if not isinstance(proof, str):
         return Listener(url, is_gateway=False, is_own=False, is_silent=health is not None and health.code == NO_ANSWER)
     is_own = identity.accepts(proof, challenge, parts.port or DEFAULT_PORTS[parts.scheme])
-    status = await _read(parts, "/status.json", timeout_seconds=STATUS_TIMEOUT_SECONDS)
+    status = await _read(parts, "/status.json", timeout_seconds=STATUS_TIMEOUT_SECONDS, tls=tls)
     code = status.code if status is not None else NO_ANSWER
     about = status.page if status is not None and code == 200 else None
     return Listener(url, is_gateway=True, is_own=is_own, about=about or {}, is_silent=code == NO_ANSWER)
 
 
-async def read_status(url: str, api_key: str | None) -> Status:
+async def read_status(url: str, api_key: str | None, tls: ssl.SSLContext | None = None) -> Status:
     """Return the status page of the gateway at `url`; an empty `Status` if no Moongate gateway answers there in time.
+
+    `tls` replaces the usual TLS context.
 
     Raises:
         NeedsAuth: The gateway requires an API key, or rejects `api_key`.
@@ -110,7 +140,7 @@ async def read_status(url: str, api_key: str | None) -> Status:
     import httpx2
 
     try:
-        answer = await _read(urlsplit(url), "/status.json", api_key, STATUS_TIMEOUT_SECONDS)
+        answer = await _read(urlsplit(url), "/status.json", api_key, STATUS_TIMEOUT_SECONDS, tls)
     except httpx2.ConnectError:
         return Status()
     if answer is None:
@@ -133,6 +163,9 @@ def not_usable(url: str, status: Status, api_key: str | None, error: UpstreamErr
     """Return the error to raise if the MCP handshake with `url` failed with `error`: it says what is wrong and what to do."""
     if isinstance(error, Unauthorized):
         return needs_key(url, api_key)
+    if tls_problem := _tls_problem(error):
+        text = f"The TLS certificate of {url} is not trusted ({tls_problem}). Set $SSL_CERT_FILE to the file with its issuer's certificate."
+        return NotSent(text, server="moongate")
     problem = "it closed the connection during the handshake" if isinstance(error, OutcomeUnknown) else str(error)
     if isinstance(error, Forbidden):
         problem = "it answered 403, so it refuses this API key or this machine"
@@ -158,13 +191,19 @@ class _Answer:
     """The JSON object in the response's body; `None` for any other body."""
 
 
-async def _read(parts: SplitResult, path: str, api_key: str | None = None, timeout_seconds: float | None = None) -> _Answer | None:
+async def _read(
+    parts: SplitResult,
+    path: str,
+    api_key: str | None = None,
+    timeout_seconds: float | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> _Answer | None:
     """Send a GET request and return the response; `None` if the connection breaks or the response is not HTTP.
 
     If no response arrives in time, the result has the code `NO_ANSWER`.
 
     Raises:
-        httpx2.ConnectError: Nothing listens at the address.
+        httpx2.ConnectError: Nothing listens at the address, or the TLS handshake failed.
     """
     import httpx2
 
@@ -172,7 +211,7 @@ async def _read(parts: SplitResult, path: str, api_key: str | None = None, timeo
 
     origin = f"{parts.scheme}://{parts.netloc}"
     try:
-        async with build_client("moongate", origin, timeout_seconds=timeout_seconds or PROBE_TIMEOUT_SECONDS) as client:
+        async with build_client("moongate", origin, timeout_seconds=timeout_seconds or PROBE_TIMEOUT_SECONDS, tls=tls) as client:
             answer = await client.get(f"{origin}{path}", headers=key_headers(api_key))
     except httpx2.ConnectError:
         raise
@@ -185,3 +224,13 @@ async def _read(parts: SplitResult, path: str, api_key: str | None = None, timeo
     except ValueError:
         page = None
     return _Answer(answer.status_code, cast("JsonObject", page) if isinstance(page, dict) else None)
+
+
+def _tls_problem(error: BaseException) -> str:
+    """Return why the TLS handshake failed, if `error` or one of its causes is an `ssl.SSLError`; else an empty string."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLError):
+        cause = cause.__cause__ or cause.__context__
+    if cause is None:
+        return ""
+    return cause.verify_message if isinstance(cause, ssl.SSLCertVerificationError) else (cause.reason or "no TLS").lower().replace("_", " ")

@@ -24,6 +24,8 @@ from gateway.tools.context import CallContext
 from gateway.tools.ports import Caller, ClientProfile, NoCaller
 
 if TYPE_CHECKING:
+    import ssl
+
     from gateway.app import Gateway
     from gateway.cli.common import Target
     from gateway.cli.endpoint import Status
@@ -118,14 +120,15 @@ async def open_running(
     Yield `None` if no gateway of this configuration runs, or `target.standalone` is true. `instead` says what the command does without a
     running gateway, as part of a note on stderr: "this command {instead} of FILE itself".
     """
-    from gateway.cli.endpoint import read_status
+    from gateway.cli.endpoint import own_tls, read_status, tls_for
 
     url = None if target.standalone else target.url or await _own_endpoint(loaded, instead)
     if url is None:
         yield None
         return
-    status = await read_status(url, target.api_key)
-    async with _connect(url, target, loaded, status, asker) as running:
+    tls = own_tls(loaded) if target.url is None else tls_for(url, loaded)
+    status = await read_status(url, target.api_key, tls)
+    async with _connect(url, target, loaded, status, asker, tls) as running:
         _print_gateway(url, status, None if target.url is not None else loaded)
         yield running
 
@@ -369,7 +372,9 @@ def longest_prefix(name: str, prefixes: Mapping[str, str]) -> tuple[str, str] | 
 
 
 @asynccontextmanager
-async def _connect(url: str, target: Target, loaded: LoadedConfig, status: Status, asker: Asker) -> AsyncGenerator[RunningHub, None]:
+async def _connect(
+    url: str, target: Target, loaded: LoadedConfig, status: Status, asker: Asker, tls: ssl.SSLContext | None
+) -> AsyncGenerator[RunningHub, None]:
     import anyio
 
     from gateway.cli.endpoint import key_headers, not_usable
@@ -382,7 +387,7 @@ async def _connect(url: str, target: Target, loaded: LoadedConfig, status: Statu
     entry = HttpServer(url=url, headers=key_headers(target.api_key))
     client: JsonObject = {"name": "moongate-cli", "version": __version__}
     async with (
-        open_transport("moongate", entry, ChildLog()) as carrier,
+        open_transport("moongate", entry, ChildLog(), tls=tls) as carrier,
         open_session("moongate", carrier, hub, client=client) as session,
     ):
         hub.session = session

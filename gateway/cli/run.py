@@ -76,6 +76,10 @@ def run(stdio: bool, address: str | None, or_any_port: bool, as_json: bool, conf
 
             if loaded.config.storage.url is None or not is_loopback(host):  # the gateway itself reads the keys in a database
                 check_bind(host, key_access(loaded))
+            if http.tls is not None:
+                from gateway.server.certificate import ServerCertificate
+
+                ServerCertificate(http.tls)  # fails here before a server starts; `Gateway.serve_http` reads the files again
         listener = None if stdio else _listen(loaded, host, port, searches=or_any_port and address is None)
         export_telemetry(mask)
         follow = _Follow(loaded, watch, mask, acceptance)
@@ -272,6 +276,7 @@ class _Announcer:
         notes = [*self._loaded.problems, *self._loaded.notes]
         if self._bound is not None and (note := bind_note(self._bound, self._loaded.config.server.http.allowed_hosts)) is not None:
             notes.append(note)
+        notes += gateway.inspection.endpoint_problems()
         if self._as_json:
             print_note(json_line({"endpoint": url, "sources": sources, "notes": notes, "snippet": snippet}))
             return

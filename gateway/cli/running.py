@@ -136,6 +136,6 @@ def _read(file: Path) -> str | None:
         with file.open("rb") as opened:
             url = opened.read(MAX_BYTES).decode("ascii")
         parts = urlsplit(url)
-        return url if parts.scheme == "http" and parts.hostname and parts.port else None
+        return url if parts.scheme in ("http", "https") and parts.hostname and parts.port else None
     except (OSError, ValueError):
         return None

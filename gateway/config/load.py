@@ -46,6 +46,7 @@ OWN_SECRETS = {
     "storage.s3.accessKey": False,
     "storage.s3.secretKey": True,
     "storage.s3.sessionToken": True,
+    "server.http.tls.keyPassword": True,
 }
 """Keys outside of server entries in which references are expanded → whether a value in place of a reference is noted as a mistake.
 
@@ -352,9 +353,9 @@ def _idle_policies(config: GatewayConfig, servers: set[str]) -> list[str]:
 
 
 def _absolute(config: GatewayConfig, base_dir: Path, problems: list[str]) -> GatewayConfig:
-    """Return the configuration with the paths in `expose`, `skills` and `storage` resolved against `base_dir`, the file's folder.
+    """Return the configuration with the paths in `expose`, `skills`, `storage` and `server.http.tls` resolved against `base_dir`.
 
-    Missing folders are added to `problems`.
+    `base_dir` is the folder of the configuration file. Missing folders are added to `problems`.
     """
     agents = [_resolved(base_dir, folder) for folder in config.expose.agents]
     skills = [_resolved(base_dir, folder) for folder in config.expose.skills]
@@ -368,6 +369,11 @@ def _absolute(config: GatewayConfig, base_dir: Path, problems: list[str]) -> Gat
     update: JsonObject = {"expose": expose, "skills": config.skills.model_copy(update={"signatures": signatures})}
     if config.storage.dir is not None:
         update["storage"] = config.storage.model_copy(update={"dir": str(_resolved(base_dir, config.storage.dir))})
+    if (tls := config.server.http.tls) is not None:
+        # Links are kept, because a renewal replaces the link.
+        files = {key: str(base_dir / Path(getattr(tls, key)).expanduser()) for key in ("certificate", "key")}
+        http = config.server.http.model_copy(update={"tls": tls.model_copy(update=files)})
+        update["server"] = config.server.model_copy(update={"http": http})
     return config.model_copy(update=update)
 
 

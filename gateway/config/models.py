@@ -86,6 +86,17 @@ class Expose(Model):
     """Importable Python modules whose functions with `@tool` are served as tools."""
 
 
+class TlsSettings(Model):
+    """Certificate and key with which the gateway itself serves HTTPS (TLS 1.2 and later). It reads the files again when they change."""
+
+    certificate: str
+    """PEM file with the certificate, followed by the intermediate certificates, relative to the configuration file."""
+    key: str
+    """PEM file with the private key of the certificate, relative to the configuration file. Other users must not be able to read it."""
+    key_password: str | None = None
+    """Password of an encrypted key, as a reference such as `${TLS_KEY_PASSWORD}`."""
+
+
 class HttpSettings(Model):
     """The gateway's HTTP endpoint."""
 
@@ -95,6 +106,8 @@ class HttpSettings(Model):
     """TCP port on which the gateway listens; 0 picks a free port."""
     path: str = Field(default="/mcp", pattern=r"^/[A-Za-z0-9/_-]*$")
     """Path of the MCP endpoint."""
+    tls: TlsSettings | None = None
+    """Certificate with which the gateway serves HTTPS. Left out: it serves plain HTTP."""
     allowed_hosts: list[str] = Field(default_factory=list)
     """Accepted values of the header `Host`, in addition to loopback and `host`, e.g. `hub.example.com` or `hub.example.com:*`."""
     allowed_origins: list[str] = Field(default_factory=list)
@@ -106,7 +119,9 @@ class HttpSettings(Model):
     idle longest; if all connections are busy, the new connection is rejected with status 503.
     """
     head_seconds: float = Field(default=10, gt=0)
-    """Seconds within which the headers of a request must arrive; otherwise it is rejected with status 408."""
+    """Seconds within which the headers of a request must arrive; otherwise it is rejected with status 408. With `tls`, they include the
+    handshake of a new connection, which is closed if it is not complete by then.
+    """
     body_seconds: float = Field(default=60, gt=0)
     """Seconds within which the body of a request must arrive; otherwise it is rejected with status 408."""
     unread_seconds: float = Field(default=60, gt=0)

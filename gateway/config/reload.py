@@ -78,6 +78,8 @@ class Reloader:
         self._wanted = anyio.Event()
         self.problem: str | None = None
         """Why the current content of the configuration file is not in use, or `None` if it is in use. Set by each reload."""
+        self.on_hangup: Callable[[], None] = lambda: None
+        """Function that is called at each SIGHUP, also if the configuration file cannot be used."""
 
     def read_again(self) -> None:
         """Request a reload by `run`, even if the configuration file did not change. Returns at once."""
@@ -106,6 +108,7 @@ class Reloader:
         if hangup := getattr(signal, "SIGHUP", None):  # not on Windows
             with anyio.open_signal_receiver(hangup) as signals:
                 async for _ in signals:
+                    self.on_hangup()
                     self._wanted.set()
 
     async def _follow_file(self, watch: FileWatch) -> None:

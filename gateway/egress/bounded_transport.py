@@ -8,6 +8,7 @@ servers; clients of models and remote agents use `egress.client.build_client`.
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import AsyncIterator, Generator
 
 import anyio
@@ -30,17 +31,21 @@ class ResponseUnreadable(httpx2.RemoteProtocolError):
     """Raised if the body of a response has an unsupported content coding, or cannot be decompressed."""
 
 
-def build_transport(whom: str, url: str, *, max_answer_bytes: int | None = None) -> BoundedTransport:
+def build_transport(
+    whom: str, url: str, *, max_answer_bytes: int | None = None, tls: ssl.SSLContext | None = None
+) -> BoundedTransport:
     """Return a transport with pooled connections to `url`, through a proxy if the environment configures one for it.
 
     `max_answer_bytes` limits each response body; with `None`, the caller must limit the bodies.
+    `tls` replaces the context that all outgoing connections share.
 
     Raises:
         NotSent: The proxy in the environment is invalid. The error names `whom`, the receiver of the requests, as the server.
     """
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=60.0)
     proxy = proxy_for(whom, url, os.environ)
-    return BoundedTransport(httpx2.AsyncHTTPTransport(limits=limits, verify=tls_context(), proxy=proxy), max_answer_bytes=max_answer_bytes)
+    inner = httpx2.AsyncHTTPTransport(limits=limits, verify=tls or tls_context(), proxy=proxy)
+    return BoundedTransport(inner, max_answer_bytes=max_answer_bytes)
 
 
 class BoundedTransport(httpx2.AsyncBaseTransport):

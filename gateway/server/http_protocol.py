@@ -19,6 +19,8 @@ from gateway.wire.http1_messages import WriteBatch
 from gateway.wire.http1_server import ServerConnection
 
 if TYPE_CHECKING:
+    import ssl
+
     from starlette.types import ASGIApp
 
     from gateway.config.models import ServerSettings
@@ -34,12 +36,17 @@ If so, it returns an `Admission` (facts about the caller). Otherwise it returns 
 
 
 def http_protocol(
-    settings: ServerSettings, fast: StartFast | None = None, judge: Admit | None = None, usages: Usages | None = None
+    settings: ServerSettings,
+    fast: StartFast | None = None,
+    judge: Admit | None = None,
+    usages: Usages | None = None,
+    tls: Callable[[], ssl.SSLContext] | None = None,
 ) -> type[ServerConnection[Head]]:
     """Return the protocol class for uvicorn's `Config.http`, with the timeouts and limits of `settings`.
 
     A connection calls `judge` with the head of a request whose body has not arrived completely, and `fast` with a request that has.
     `usages` has the quotas for bytes of responses that clients do not read; without it these bytes are not limited.
+    `tls` returns the TLS context of a new connection; without it clients use plain HTTP.
     """
     http = settings.http
     table = Connections(connection_quotas(settings.limits, connection_limit(http), http.max_request_bytes))
@@ -59,4 +66,13 @@ def http_protocol(
         body_seconds = http.body_seconds
         unread_seconds = http.unread_seconds
 
-    return GatewayConnection
+    if tls is None:
+        return GatewayConnection
+    from gateway.wire.tls_server import TlsConnection
+
+    class SecureGatewayConnection(TlsConnection[Head], GatewayConnection):
+        __slots__ = ()
+
+        tls_context = staticmethod(tls)
+
+    return SecureGatewayConnection

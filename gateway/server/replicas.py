@@ -273,7 +273,7 @@ async def _nothing() -> dict[str, str]:
     return {"type": "http.disconnect"}
 
 
-def own_address(host: str, port: int, database_url: str) -> str:
+def own_address(scheme: str, host: str, port: int, database_url: str) -> str:
     """Return the URL at which other machines reach a gateway that listens at `host` and `port`.
 
     For a listen address that stands for all addresses, the host is the address of this machine in the network of the database server.
@@ -282,7 +282,7 @@ def own_address(host: str, port: int, database_url: str) -> str:
 
     if host in WILDCARDS:
         host = _address_towards(database_url)
-    return f"http://{host_port(host, port)}"
+    return f"{scheme}://{host_port(host, port)}"
 
 
 def _address_towards(database_url: str) -> str:

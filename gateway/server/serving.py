@@ -40,6 +40,7 @@ from gateway.server.origins import host_port, shown_host
 if TYPE_CHECKING:
     import uvicorn
 
+    from gateway.server.certificate import ServerCertificate
     from gateway.server.key_gate import KeyGate
     from gateway.server.startup_answers import Listed, StartupAnswers
     from gateway.server.stdio_transport import StdioParts
@@ -93,11 +94,16 @@ class Endpoint:
         """
         listener = listener or bind(host, port)
         bound = int(listener.getsockname()[1])
-        return cls(listener, settings, bound, f"http://{shown_host(host, bound, settings.http.allowed_hosts)}{settings.http.path}")
+        scheme = "http" if settings.http.tls is None else "https"
+        return cls(listener, settings, bound, f"{scheme}://{shown_host(host, bound, settings.http.allowed_hosts)}{settings.http.path}")
 
 
-async def serve_http(endpoint: Endpoint, app: KeyGate, on_ready: Callable[[str], None]) -> None:
+async def serve_http(
+    endpoint: Endpoint, app: KeyGate, on_ready: Callable[[str], None], certificate: ServerCertificate | None = None
+) -> None:
     """Serve the ASGI application `app` over HTTP until SIGINT or SIGTERM arrives, or the calling task is cancelled.
+
+    With `certificate`, clients use HTTPS, and new connections use a renewed certificate.
 
     `on_ready` is called with the endpoint's URL when the server has started. After the first signal, in-flight requests have
     `drain_seconds` to finish; a second signal ends them at once.
@@ -107,10 +113,11 @@ async def serve_http(endpoint: Endpoint, app: KeyGate, on_ready: Callable[[str],
     from gateway.server.http_protocol import http_protocol
 
     http = endpoint.settings.http
+    tls = certificate.context if certificate is not None else None
     server = _quiet_server(
         uvicorn.Config(
             app,
-            http=http_protocol(endpoint.settings, app.take, app.admit, app.usages),
+            http=http_protocol(endpoint.settings, app.take, app.admit, app.usages, tls),
             ws="none",
             log_config=None,
             access_log=False,
@@ -146,6 +153,8 @@ async def serve_http(endpoint: Endpoint, app: KeyGate, on_ready: Callable[[str],
             tasks.start_soon(drain)
 
         tasks.start_soon(announce)
+        if certificate is not None:
+            tasks.start_soon(certificate.follow)
         tasks.start_soon(_on_signals, stop)
         try:
             await server.serve(sockets=[endpoint.listener])

@@ -5,6 +5,7 @@ The result is a carrier: the object that sends and receives the messages of one 
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
@@ -63,11 +64,13 @@ async def open_transport(
     children: ChildProcesses | None = None,
     *,
     is_direct: bool = True,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncGenerator[Carrier, None]:
     """Open the transport of `entry`, and yield its carrier, the object that sends requests.
 
     Leaving closes the connection or ends the child process. `children` watches the gateway's child processes; it is `None` in a program
-    that uses this package as a library. If `is_direct` is false, the MCP SDK sends all requests to a server over streamable HTTP.
+    that uses this package as a library. If `is_direct` is false, the MCP SDK sends all requests to a server over streamable HTTP. `tls`
+    replaces the context that all outgoing connections share, for streamable HTTP.
 
     Raises:
         NotSent: The child process cannot be started, or the URL is unusable, or does not lead to the HTTP+SSE transport that is configured.
@@ -85,22 +88,22 @@ async def open_transport(
         async with open_sse(server, entry, credentials) as carrier:
             yield carrier
         return
-    direct = open_http_carrier(server, entry, credentials, max_body_bytes=MAX_MESSAGE_BYTES, bodies=bodies) if is_direct else None
+    direct = open_http_carrier(server, entry, credentials, max_body_bytes=MAX_MESSAGE_BYTES, bodies=bodies, tls=tls) if is_direct else None
     if direct is not None:
-        yield HttpOrSdkCarrier(direct, lambda on_session: _open_streams(server, entry, credentials, on_session))
+        yield HttpOrSdkCarrier(direct, lambda on_session: _open_streams(server, entry, credentials, tls, on_session))
         return
-    async with _open_streams(server, entry, credentials) as streams:
+    async with _open_streams(server, entry, credentials, tls) as streams:
         yield SdkCarrier(server, lambda: nullcontext(streams))
 
 
 @asynccontextmanager
 async def _open_streams(
-    server: str, entry: HttpServer, credentials: Credentials | None, on_session: OnSession | None = None
+    server: str, entry: HttpServer, credentials: Credentials | None, tls: ssl.SSLContext | None, on_session: OnSession | None = None
 ) -> AsyncGenerator[Streams, None]:
     await load("gateway.upstream.carriers.sdk_streams")
     from gateway.upstream.carriers.sdk_streams import open_streamable
 
-    async with open_streamable(server, entry, credentials, on_session) as streams:
+    async with open_streamable(server, entry, credentials, on_session, tls) as streams:
         yield streams
 
 

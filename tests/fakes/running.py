@@ -7,6 +7,7 @@ import os
 import secrets
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -131,12 +132,14 @@ def gateway_http(folder: Path, config: dict[str, Any], name: str = "gateway", en
         yield f"http://127.0.0.1:{port}/mcp"
 
 
-def wait_until_ready(process: Child, url: str, log: Path, seconds: float = START_SECONDS) -> None:
+def wait_until_ready(
+    process: Child, url: str, log: Path, seconds: float = START_SECONDS, tls: ssl.SSLContext | None = None
+) -> None:
     """Until `url` answers 200, or fail with what the process said."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         with suppress(OSError, urllib.error.HTTPError):
-            with urllib.request.urlopen(url, timeout=2) as answer:
+            with urllib.request.urlopen(url, timeout=2, context=tls) as answer:
                 if answer.status == 200:
                     return
         if process.poll() is not None:

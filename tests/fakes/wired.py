@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncGenerator, Sequence
+import ssl
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -17,9 +18,14 @@ from gateway.server.http_protocol import StartFast, http_protocol
 
 
 @asynccontextmanager
-async def served(app: ASGIApp, take: StartFast | None = None, settings: ServerSettings | None = None) -> AsyncGenerator[int]:
-    """The port of `app`, without its lifespan."""
-    protocol = http_protocol(settings or ServerSettings(), take)
+async def served(
+    app: ASGIApp,
+    take: StartFast | None = None,
+    settings: ServerSettings | None = None,
+    tls: Callable[[], ssl.SSLContext] | None = None,
+) -> AsyncGenerator[int]:
+    """The port of `app`, without its lifespan. With `tls`, it is served over HTTPS."""
+    protocol = http_protocol(settings or ServerSettings(), take, tls=tls)
     given: dict[str, Any] = {"lifespan": "off", "log_config": None, "proxy_headers": False, "ws": "none", "timeout_graceful_shutdown": 1}
     server = uvicorn.Server(uvicorn.Config(app, http=protocol, **given))
     with socket.create_server(("127.0.0.1", 0)) as listener:

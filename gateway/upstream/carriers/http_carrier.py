@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import ssl
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, cast
@@ -80,9 +81,18 @@ class NeedsSdk(Exception):
 
 
 def open_http_carrier(
-    server: str, entry: ServerEntry, credentials: Credentials | None, *, max_body_bytes: int, bodies: LargeBodies | None = None
+    server: str,
+    entry: ServerEntry,
+    credentials: Credentials | None,
+    *,
+    max_body_bytes: int,
+    bodies: LargeBodies | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> HttpCarrier | None:
-    """Return a carrier that sends requests without the SDK, or `None` if the configuration entry needs the SDK. Opens no connection."""
+    """Return a carrier that sends requests without the SDK, or `None` if the configuration entry needs the SDK. Opens no connection.
+
+    `tls` replaces the context that all outgoing connections share.
+    """
     if not isinstance(entry, HttpServer) or credentials is not None:
         return None
     fields = {
@@ -101,7 +111,7 @@ def open_http_carrier(
     from gateway.egress.tcp import connector
     from gateway.wire.http1_client import ConnectionPool
 
-    connect = connector(heads.host, heads.port, tls_context() if heads.is_tls else None)
+    connect = connector(heads.host, heads.port, (tls or tls_context()) if heads.is_tls else None)
     return HttpCarrier(server, ConnectionPool(server, connect, max_body_bytes=max_body_bytes, claims=bodies), bodies, heads)
 
 

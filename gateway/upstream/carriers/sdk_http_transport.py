@@ -11,6 +11,7 @@ import contextlib
 import json
 import logging
 import math
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import TypeVar
@@ -474,13 +475,14 @@ def build_http_client(
     *,
     max_body_bytes: int,
     on_session: OnSession | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> httpx2.AsyncClient:
     """Return an httpx2 client for the SDK's streamable HTTP client and one server. The caller enters and leaves it with the connection.
 
     Reads have no timeout, because a stream may be silent for a long time and every call has a deadline.
     """
-    transport = SteadyTransport(_transport(server, url, credentials), server=server, max_body_bytes=max_body_bytes, on_session=on_session)
-    return _client(transport, headers)
+    inner = _transport(server, url, credentials, tls)
+    return _client(SteadyTransport(inner, server=server, max_body_bytes=max_body_bytes, on_session=on_session), headers)
 
 
 def build_sse_client(server: str, url: str, headers: Mapping[str, str], credentials: Credentials | None) -> httpx2.AsyncClient:
@@ -488,8 +490,8 @@ def build_sse_client(server: str, url: str, headers: Mapping[str, str], credenti
     return _client(_transport(server, url, credentials), headers)
 
 
-def _transport(server: str, url: str, credentials: Credentials | None) -> httpx2.AsyncBaseTransport:
-    inner = build_transport(server, url)
+def _transport(server: str, url: str, credentials: Credentials | None, tls: ssl.SSLContext | None = None) -> httpx2.AsyncBaseTransport:
+    inner = build_transport(server, url, tls=tls)
     return inner if credentials is None else AuthorizedTransport(inner, credentials, server=server, url=url)
 
 

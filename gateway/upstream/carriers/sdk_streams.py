@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -17,14 +18,19 @@ from gateway.wire.message_sizes import MAX_MESSAGE_BYTES
 
 @asynccontextmanager
 async def open_streamable(
-    server: str, entry: HttpServer, credentials: Credentials | None, on_session: OnSession | None = None
+    server: str,
+    entry: HttpServer,
+    credentials: Credentials | None,
+    on_session: OnSession | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncGenerator[Streams]:
     """Open the SDK's message streams to a server over streamable HTTP, for MCP 2025 and 2026, and yield them.
 
-    `on_session` is called when the handshake of an MCP 2025 session is complete.
+    `on_session` is called when the handshake of an MCP 2025 session is complete. `tls` replaces the context that all outgoing
+    connections share.
     """
-    async with (
-        build_http_client(server, entry.url, entry.headers, credentials, max_body_bytes=MAX_MESSAGE_BYTES, on_session=on_session) as client,
-        streamable_http_client(entry.url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
-    ):
+    client = build_http_client(
+        server, entry.url, entry.headers, credentials, max_body_bytes=MAX_MESSAGE_BYTES, on_session=on_session, tls=tls
+    )
+    async with client, streamable_http_client(entry.url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as streams:
         yield streams
