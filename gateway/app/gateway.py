@@ -48,6 +48,7 @@ from gateway.server.startup_snapshot import keep_answers
 from gateway.storage.records import Records
 from gateway.storage.result_store import ResultStore
 from gateway.storage.state_folder import StateFolder, state_dir
+from gateway.tasks.engine_choice import choose_engine
 from gateway.tasks.task_tools import TaskTools
 from gateway.telemetry.gateway_events import EventStream
 from gateway.telemetry.logging import SecretMask
@@ -130,6 +131,7 @@ class Gateway:
         state = StateFolder(state_dir(config.storage.dir))
         own_id = await anyio.to_thread.run_sync(hop_id, state, loaded, self._endpoint)
         state_key = await anyio.to_thread.run_sync(state.key, "request-state")
+        make_engine = await choose_engine(config.tasks, configuration_of(own_id))
         self.keys = KeyStore(state.path / "keys.json")
         models = Models(config.defaults.model)
         self._stack.push_async_callback(models.aclose)
@@ -178,7 +180,7 @@ class Gateway:
             state_key=state_key,
         )
         self._server.judge_callers_by(self.keys.current)
-        self._server.keep_tasks_in(records, config.tasks, task_tools)
+        self._server.keep_tasks_in(records, config.tasks, task_tools, make_engine)
         tasks = self._tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
         for run in (self.catalog.run, store.sweep_forever, sources.lock.run, records.run):

@@ -1,4 +1,4 @@
-"""Expands `${…}` references in server entries of the configuration, in the secrets of `auth`, and in `storage.url`.
+"""Expands `${…}` references in server entries of the configuration, in the secrets of `auth`, and in the gateway's own secrets.
 
 `${VAR}`, `${VAR:-default}` and `${env:VAR}` work in all keys in `FIELDS`; `${file:PATH}`, `${keyring:SERVICE/USER}` and `${cmd:NAME}` in
 keys for secrets. `$VAR` without braces stays as it is, references do not nest, and an unset variable without a default is an error.

@@ -37,7 +37,9 @@ MAX_CONFIG_BYTES = 4_194_304
 """Maximum size of a configuration file; a larger file is rejected. Real files are smaller than 100 kB."""
 
 SETTINGS_SECTIONS = ("expose", "server", "storage", "sessions", "tasks", "secrets", "defaults")
-"""Sections of the configuration in which a `${…}` reference is rejected as a mistake. Only references in `storage.url` are expanded."""
+"""Sections of the configuration in which a `${…}` reference is rejected as a mistake.
+
+Only the references in `storage.url` and `tasks.temporal.apiKey` are expanded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +213,7 @@ def _load(
             continue
         policies = {**policies, name: {**cast("JsonObject", policies[name]), "auth": auth}}
         notes += remarks
-    root = _with_storage_url(root, expander.fetching())
+    root = _with_own_secrets(root, expander.fetching())
     for section in SETTINGS_SECTIONS:
         _refuse_references(root.get(section), section, mistakes)
     config = _validated({**root, "mcpServers": servers, "policies": policies}, mistakes, disabled)
@@ -245,12 +247,19 @@ def _validated(root: JsonObject, mistakes: Sequence[ConfigError], disabled: Sequ
     raise ConfigError("\n".join(found.values()), path=path)
 
 
-def _with_storage_url(root: JsonObject, expander: Expander) -> JsonObject:
-    """Return the decoded configuration with the references in `storage.url` expanded, because this URL may contain a password."""
-    storage = members_of(root.get("storage"))
-    if not isinstance(url := storage.get("url"), str):
-        return root
-    return {**root, "storage": {**storage, "url": expander.secret(url, path="storage.url")}}
+def _with_own_secrets(root: JsonObject, expander: Expander) -> JsonObject:
+    """Return the decoded configuration with the references in the gateway's own secrets expanded.
+
+    These are `storage.url`, which may contain a password, and `tasks.temporal.apiKey`.
+    """
+    storage, tasks = members_of(root.get("storage")), members_of(root.get("tasks"))
+    temporal = members_of(tasks.get("temporal"))
+    if isinstance(url := storage.get("url"), str):
+        root = {**root, "storage": {**storage, "url": expander.secret(url, path="storage.url")}}
+    if isinstance(key := temporal.get("apiKey"), str):
+        secret = expander.secret(key, path="tasks.temporal.apiKey")
+        root = {**root, "tasks": {**tasks, "temporal": {**temporal, "apiKey": secret}}}
+    return root
 
 
 def _own_root(document: JsonObject, notes: list[str], mistakes: list[ConfigError]) -> JsonObject:
@@ -318,9 +327,9 @@ def _idle_policies(config: GatewayConfig, servers: set[str]) -> list[str]:
 
 
 def _absolute(config: GatewayConfig, base_dir: Path, problems: list[str]) -> GatewayConfig:
-    """Return the configuration with the paths in `expose`, `skills` and `storage` resolved against `base_dir`, the file's folder.
+    """Return the configuration with the paths in `expose`, `skills`, `storage` and `tasks.temporal.tls` made absolute.
 
-    Missing folders are added to `problems`.
+    They are relative to `base_dir`, the folder of the file. Missing folders are added to `problems`.
     """
     agents = [_resolved(base_dir, folder) for folder in config.expose.agents]
     skills = [_resolved(base_dir, folder) for folder in config.expose.skills]
@@ -332,6 +341,11 @@ def _absolute(config: GatewayConfig, base_dir: Path, problems: list[str]) -> Gat
     expose = config.expose.model_copy(update={"agents": [str(p) for p in agents], "skills": [str(p) for p in skills]})
     signatures = _signatures(config.skills.signatures, skills, base_dir)
     update: JsonObject = {"expose": expose, "skills": config.skills.model_copy(update={"signatures": signatures})}
+    if (tls := config.tasks.temporal.tls) is not None:
+        files: JsonObject = {"ca": tls.ca, "cert": tls.cert, "key": tls.key}
+        found = {name: None if path is None else str(_resolved(base_dir, path)) for name, path in files.items()}
+        temporal = config.tasks.temporal.model_copy(update={"tls": tls.model_copy(update=found)})
+        update["tasks"] = config.tasks.model_copy(update={"temporal": temporal})
     if config.storage.dir is not None:
         update["storage"] = config.storage.model_copy(update={"dir": str(_resolved(base_dir, config.storage.dir))})
     return config.model_copy(update=update)
