@@ -331,15 +331,16 @@ class TemporalEngine:
 
     async def _follow(self, task: Task) -> Attempt:
         """Send heartbeats until a task no longer runs in this process. If it only waits for a person, release it."""
-        executor, parkable_at = self._executor, float("inf")
+        executor, parkable_at, waiting = self._executor, float("inf"), Attempt(state=WAITING, seconds=0)
         try:
             while executor.running.get(task.id) is task:
                 activity.heartbeat()
                 with anyio.move_on_after(HEARTBEAT_SECONDS):
                     await task.changed.wait()
                 parkable_at = min(parkable_at, anyio.current_time() + PARK_SECONDS) if executor.is_parkable(task) else float("inf")
-                if anyio.current_time() >= parkable_at and await executor.park(task):
-                    parkable_at = float("inf")
+                if anyio.current_time() >= parkable_at:
+                    waiting = self._waiting(task.row.asked)  # before the task withdraws its questions because it stops
+                    await executor.park(task)
         except anyio.get_cancelled_exc_class():
             details = activity.cancellation_details()
             if details is None or not (details.cancel_requested or details.worker_shutdown):
@@ -350,7 +351,7 @@ class TemporalEngine:
                 with anyio.move_on_after(HEARTBEAT_SECONDS):
                     await task.changed.wait()
         if task.is_parked:
-            return self._waiting(task.row.asked)
+            return waiting
         if not task.is_over:
             raise _again("Another gateway continues the task.")
         return Attempt(state=task.status, seconds=0)

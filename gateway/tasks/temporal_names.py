@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from gateway.config.temporal_settings import TemporalSettings
+if TYPE_CHECKING:
+    from gateway.config.temporal_settings import TemporalSettings
 
 WORKFLOW = "moongate-task"
 """Name of the workflow type. One workflow runs for each task."""

@@ -205,8 +205,8 @@ async def test_local_engine_imports_no_temporal_package() -> None:
         "import sys, anyio; from gateway.config.models import TaskSettings; from gateway.tasks.engine_choice import choose_engine; "
         "import gateway.tasks.runner; anyio.run(choose_engine, TaskSettings(), 'x'); print('temporalio' in sys.modules)"
     )
-    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
-    assert ended.stdout.strip() == "False"
+    ended = await anyio.run_process([sys.executable, "-c", code], cwd=ROOT)
+    assert ended.stdout.strip() == b"False"
 
 
 def test_page_of_a_task_needs_the_address_of_the_interface() -> None:
@@ -241,6 +241,7 @@ async def test_history_contains_no_argument_answer_or_result(server: TemporalSer
             task_id = await begun(wire, "asks")
             state = await until(wire, task_id, "input_required")
             await until_parked(server, task_id)
+            await anyio.sleep(3)  # longer than the waits of the workflow are at least
             await answer(wire, task_id, state, answer=ANSWER)
             assert (await until(wire, task_id, "completed", "failed"))["status"] == "completed"
             with anyio.fail_after(20):
@@ -249,6 +250,7 @@ async def test_history_contains_no_argument_answer_or_result(server: TemporalSer
     told = server.run("workflow", "show", "--workflow-id", workflow_id(task_id), "--output", "json")
     history = told.stdout + "".join(_decoded(json.loads(told.stdout)))
     assert task_id in history and "input_required" in history
+    assert told.stdout.count("EVENT_TYPE_ACTIVITY_TASK_SCHEDULED") == 2, "before and after the answer"
     assert [text for text in (SECRET, ANSWER, "Go on", str(tmp_path / "gateway.json")) if text in history] == []
 
 
