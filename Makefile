@@ -32,7 +32,7 @@ run: $(STAMP)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash config/servers/run.sh $(ARGS)
 
 test: $(STAMP)
-	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not interop and not conformance and not browser and not faults and not soak and not attacks" $(ARGS)
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not interop and not conformance and not browser and not faults and not soak and not attacks and not temporal" $(ARGS)
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

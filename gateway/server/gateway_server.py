@@ -37,9 +37,9 @@ from gateway.server.parked import ParkedCalls
 from gateway.server.task_calls import CurrentCaller, TaskHandler
 from gateway.server.usage import Usages
 from gateway.storage.records import Records
-from gateway.tasks.engine import MakeEngine
 from gateway.tasks.local_engine import LocalEngine
 from gateway.tasks.runner import TaskRunner
+from gateway.tasks.task_engine import MakeEngine
 from gateway.tasks.task_tools import TaskTools
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gateway.config.models import TaskSettings
 from gateway.errors import ConfigError
-from gateway.tasks.engine import MakeEngine
 from gateway.tasks.local_engine import LocalEngine
+from gateway.tasks.task_engine import MakeEngine
 
 INSTALL = 'tasks.engine: "temporal" needs the package `temporalio`: pip install "moongate[temporal]"'
 

@@ -14,7 +14,6 @@ from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.task_scheduling import choose_next
 from gateway.storage.record_types import PARKED, WOKEN, TaskRow
 from gateway.storage.records import Records
-from gateway.tasks.engine import MakeEngine
 from gateway.tasks.inline_call import Work
 from gateway.tasks.lease import Lease
 from gateway.tasks.local_engine import LocalEngine
@@ -22,6 +21,7 @@ from gateway.tasks.rights import KEY_GONE, CallerNow, refuse_unadmitted, unchang
 from gateway.tasks.step_log import STEPS_VERSION
 from gateway.tasks.stored_call import request_key, to_stored
 from gateway.tasks.task import Task, TaskKind
+from gateway.tasks.task_engine import MakeEngine
 from gateway.tasks.task_executor import CallTool, TaskExecutor
 from gateway.tasks.task_questions import OpenQuestion, await_verdicts, open_questions, usable_answers
 from gateway.tasks.upkeep import Upkeep

@@ -18,7 +18,7 @@ from temporalio.service import RPCError, RPCStatusCode, TLSConfig
 from gateway.config.temporal_settings import TemporalSettings, TemporalTls
 from gateway.errors import ConfigError
 from gateway.storage.records import Records
-from gateway.tasks.engine import TaskEngine
+from gateway.tasks.task_engine import TaskEngine
 from gateway.tasks.task_executor import TaskExecutor
 from gateway.tasks.temporal_engine import TemporalEngine
 from gateway.tasks.temporal_names import PRINCIPAL, SOURCE, STATE, TOOL

@@ -181,7 +181,7 @@ class TemporalEngine:
     async def _start(self, task: StrandedTask, *, wakes: bool) -> None:
         """Start the workflow of a task, unless it runs already, and signal it if `wakes`. An unreachable server is noted in the task."""
         pairs = {PRINCIPAL: task.principal, SOURCE: task.tool.partition("__")[0], TOOL: task.tool, STATE: "working"}
-        options: dict[str, Any] = {"start_signal": WAKE} if wakes else {}
+        options: dict[str, Any] = {"start_signal": WAKE} if wakes else {"request_eager_start": True}
         if self._has_attributes:
             keys = [SearchAttributePair(SearchAttributeKey.for_keyword(name), value) for name, value in pairs.items()]
             options["search_attributes"] = TypedSearchAttributes(keys)
@@ -206,7 +206,7 @@ class TemporalEngine:
 
     async def _note_unreachable(self, task: StrandedTask, error: RPCError) -> None:
         if not self._is_unreachable:
-            logger.warning("Temporal did not take a task address=%s status=%s", self._settings.address, error.status.name)
+            logger.warning("task refused by Temporal address=%s status=%s", self._settings.address, error.status.name)
         self._is_unreachable = True
         message = f"Waiting for Temporal at {self._settings.address}, which does not take tasks now ({error.status.name})"
         await (await self._records.tasks()).note(task.id, message)
@@ -221,7 +221,7 @@ class TemporalEngine:
                 try:
                     await self._work()
                 except Exception as error:  # the worker gives up after errors that it takes for permanent, such as a removed namespace
-                    logger.error("Temporal worker failed, it is started again address=%s error=%s", self._settings.address, error)
+                    logger.error("worker of Temporal failed and is started again address=%s error=%s", self._settings.address, error)
                 await anyio.sleep(RESTART_SECONDS)
 
     async def _empty_outbox(self, group: TaskGroup) -> None:
@@ -240,7 +240,7 @@ class TemporalEngine:
                 if wakes and (row := await (await self._records.tasks()).get(task.id)) is not None:
                     task = StrandedTask(row.id, row.principal, row.tool, is_queued=False)
                 await self._start(task, wakes=wakes)
-        except StorageError as error:
+        except Exception as error:  # `recover` dispatches the task again, and other tasks must not wait for this one
             logger.warning("task not dispatched, it is tried again task=%s error=%s", task.id[:6], error)
 
     async def _work(self) -> None:

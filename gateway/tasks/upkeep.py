@@ -13,7 +13,7 @@ import anyio
 from gateway.errors import StorageError
 from gateway.policy.task_scheduling import choose_next
 from gateway.storage.records import Records
-from gateway.tasks.engine import TaskEngine
+from gateway.tasks.task_engine import TaskEngine
 from gateway.tasks.task_executor import TaskExecutor
 
 logger = logging.getLogger(__name__)

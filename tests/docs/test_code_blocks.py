@@ -54,7 +54,7 @@ def secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[dict[s
     monkeypatch.setenv("MOONGATE_TEST_KEYRING", str(tmp_path / "keyring.json"))
     before = keyring.get_keyring()
     keyring.set_keyring(FileKeyring())
-    yield {"PATH": f"{tmp_path}:/usr/bin:/bin", "DOCS_TOKEN": SECRET, "MOONGATE_API_KEY": SECRET}
+    yield {"PATH": f"{tmp_path}:/usr/bin:/bin", "DOCS_TOKEN": SECRET, "DATABASE_PASSWORD": SECRET, "MOONGATE_API_KEY": SECRET}
     keyring.set_keyring(before)
 
 

@@ -18,12 +18,12 @@ import anyio
 from gateway.config.models import TaskSettings
 from gateway.storage.records import Records
 from gateway.storage.state_folder import StateFolder
-from gateway.tasks.engine import MakeEngine
 from gateway.tasks.engine_choice import choose_engine
 from gateway.tasks.local_engine import LocalEngine
 from gateway.tasks.rights import CallerNow, unchanged_caller
 from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task import Task
+from gateway.tasks.task_engine import MakeEngine
 from gateway.tasks.task_executor import CallTool
 from tests.fakes.running import TASK_ENGINE, temporal_tasks
 
