@@ -26,6 +26,7 @@ from tests.fakes.nursery import Child
 from tests.fakes.running import ROOT, TASK_ENGINE, free_port, write_config
 from tests.fakes.temporal import TemporalServer, temporal
 from tests.interaction.wire import Wire, over_http
+from tests.tasks.dying import in_a_process
 from tests.tasks.test_gateways import start_gateway, stop, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
@@ -71,6 +72,9 @@ start: one
 edges: [{from: one, to: two}]
 """
 
+HISTORIES = sorted((Path(__file__).parent / "temporal_histories").glob("*.json"))
+"""Histories of workflows, each with the name of the version that recorded it and of what happened."""
+
 SECRET = "argument-in-no-history"
 ANSWER = "answer-in-no-history"
 KEY = "tmprl-key-in-no-output"
@@ -92,15 +96,15 @@ def own_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Tem
 
 
 @contextmanager
-def gateways(folder: Path, count: int = 1) -> Generator[list[tuple[Child, str]]]:
-    """Gateways on one state folder that have the two workflows."""
+def gateways(folder: Path, count: int = 1, tasks: dict[str, Any] | None = None) -> Generator[list[tuple[Child, str]]]:
+    """Gateways on one state folder that have the two workflows. `tasks` are further keys of that section."""
     (folder / "temporal_functions.py").write_text(FUNCTIONS)
     (folder / "works.workflow.yaml").write_text(WORKS)
     (folder / "asks.workflow.yaml").write_text(ASKS)
     with ExitStack() as stack:
         started: list[tuple[Child, str]] = []
         for _ in range(count):
-            started.append(start_gateway(folder, "gateway"))
+            started.append(start_gateway(folder, "gateway", {"expose": {"agents": ["."]}, "tasks": tasks or {}}))
             stack.callback(stop, started[-1][0])
         yield started
 
@@ -309,6 +313,25 @@ async def test_tasks_are_found_at_temporal_by_tool_and_state(server: TemporalSer
             assert (await wire.send("tasks/cancel", taskId=task_id))["result"]["resultType"] == "complete"
 
 
+@pytest.mark.temporal
+async def test_queued_task_has_no_workflow_and_starts_after_its_gateway_died(server: TemporalServer, tmp_path: Path) -> None:
+    tasks = {"maxRunningPerCaller": 1}
+    with gateways(tmp_path, 2, tasks=tasks) as ((first, a), (_, b)):
+        async with over_http(b, "modern") as on_b:
+            async with over_http(a, "modern") as on_a:
+                running, queued = await begun(on_a, "works"), await begun(on_a, "works")
+                await until_noted(tmp_path, "begun")
+                assert await status_message(on_a, queued) == "Queued"
+                assert server.run("workflow", "describe", "--workflow-id", workflow_id(queued)).returncode != 0
+            stop(first)
+            state = await until(on_b, running, "input_required", "completed")
+            (tmp_path / "go").touch()
+            if state["status"] == "input_required":  # the first gateway ran the task, and its step is in doubt
+                await answer(on_b, running, state, outcome="retry")
+            for task_id in (running, queued):
+                assert (await until(on_b, task_id, "completed", "failed"))["status"] == "completed"
+
+
 # -- outages of Temporal -------------------------------------------------------------------------------------------
 
 
@@ -381,3 +404,26 @@ def command(folder: Path, *arguments: str) -> str:
     ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
+
+
+# -- upgrades ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.temporal
+@pytest.mark.fault(15)
+def test_histories_of_earlier_versions_are_replayed_by_this_one() -> None:
+    """Temporal continues a workflow only if this version's code takes the decisions of the recorded history again."""
+    pytest.importorskip("temporalio", reason="Temporal's package is not installed: run `make temporal`")
+    assert len(HISTORIES) == 4
+
+    async def replay() -> None:
+        from temporalio.client import WorkflowHistory
+        from temporalio.worker import Replayer
+
+        from gateway.tasks.temporal_workflow import TaskWorkflow
+
+        replayer = Replayer(workflows=[TaskWorkflow])
+        for path in HISTORIES:
+            await replayer.replay_workflow(WorkflowHistory.from_json(workflow_id("t1"), path.read_text()))
+
+    assert in_a_process(replay) == 0
