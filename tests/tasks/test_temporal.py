@@ -19,6 +19,7 @@ import pytest
 
 from gateway.config.models import TaskSettings
 from gateway.errors import ConfigError
+from gateway.json_types import items_of, members_of
 from gateway.tasks.engine_choice import choose_engine
 from gateway.tasks.local_engine import LocalEngine
 from gateway.tasks.temporal_names import page, workflow_id
@@ -258,16 +259,13 @@ async def test_history_contains_no_argument_answer_or_result(server: TemporalSer
     assert [text for text in (SECRET, ANSWER, "Go on", str(tmp_path / "gateway.json")) if text in history] == []
 
 
-def _decoded(value: object) -> Generator[str]:
+def _decoded(value: Any) -> Generator[str]:
     """The decoded payloads of a history."""
-    if isinstance(value, dict):
-        if isinstance(data := value.get("data"), str):
-            yield base64.b64decode(data).decode("utf-8", "replace")
-        for item in value.values():
-            yield from _decoded(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _decoded(item)
+    members = members_of(value)
+    if isinstance(data := members.get("data"), str):
+        yield base64.b64decode(data).decode("utf-8", "replace")
+    for item in [*members.values(), *items_of(value)]:
+        yield from _decoded(item)
 
 
 @pytest.mark.temporal
@@ -359,6 +357,29 @@ async def test_killed_server_loses_no_task_and_repeats_no_step(own_server: Tempo
             (tmp_path / "go").touch()
             assert (await until(wire, running, "completed", "failed"))["status"] == "completed"
     assert sorted(noted(tmp_path)) == ["begun", "done", "thanked", "thanked"]
+
+
+@pytest.mark.temporal
+async def test_outage_writes_only_messages_to_standard_output(own_server: TemporalServer, tmp_path: Path) -> None:
+    """The library of Temporal writes its log to standard output by default, which carries the messages of MCP."""
+    path = write_config(tmp_path, {})
+    log = tmp_path / "stdio.log"
+    with log.open("wb") as stderr:
+        argv = [sys.executable, "-m", "gateway", "run", "--stdio", "--config", str(path)]
+        gateway = await anyio.open_process(argv, cwd=ROOT, stderr=stderr)
+    async with gateway:
+        assert gateway.stdin is not None and gateway.stdout is not None
+        hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+        await gateway.stdin.send(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}).encode() + b"\n")
+        received = await gateway.stdout.receive()
+        await anyio.to_thread.run_sync(own_server.kill)
+        with anyio.fail_after(30):
+            while b"temporalio.core" not in await anyio.to_thread.run_sync(log.read_bytes):
+                await anyio.sleep(0.1)
+        await gateway.stdin.aclose()
+        async for more in gateway.stdout:
+            received += more
+    assert [json.loads(line)["jsonrpc"] for line in received.splitlines()] == ["2.0"] * len(received.splitlines())
 
 
 async def status_message(wire: Wire, task_id: str) -> str:
