@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 WITH_PROGRESS := (while sleep 5 >&- 2>&-; do echo "  $$(ls -d $(VENV)/lib/*/site-packages/*.dist-info 2>/dev/null | wc -l) packages installed"; done) & \
   trap "kill $$! 2>/dev/null" EXIT;
 
-.PHONY: setup run test sdk-path check lint types layers architecture counts trace-call schemas bench bench-gate bench-start bench-stdio bench-page bench-loop bench-workflows bench-tasks conformance accept attacks docs fuzz-parts faults faults-report mutants soak postgres s3 clean
+.PHONY: setup run test sdk-path check lint types layers architecture counts trace-call schemas bench bench-gate bench-start bench-stdio bench-page bench-loop bench-workflows bench-tasks conformance accept attacks docs fuzz-parts faults faults-report mutants soak postgres s3 temporal clean
 
 setup: $(STAMP)
 
@@ -32,7 +32,7 @@ run: $(STAMP)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash config/servers/run.sh $(ARGS)
 
 test: $(STAMP)
-	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not interop and not conformance and not browser and not faults and not soak and not attacks" $(ARGS)
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not interop and not conformance and not browser and not faults and not soak and not attacks and not temporal" $(ARGS)
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .
@@ -120,6 +120,11 @@ docs: $(STAMP)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group docs
 	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -b html docs docs/_build
 	@echo "docs/_build/index.html"
+
+temporal: $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group temporal || \
+	  echo "temporal: the server cannot be installed here; its tests are skipped by name"
+	@$(BIN)/python -m pytest -q -m temporal $(ARGS)
 
 postgres: $(STAMP)
 	@$(BIN)/python -m pytest -q -m postgres $(ARGS)

@@ -14,6 +14,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.cli.processes import untouched_logging
+from tests.fakes.running import TASK_ENGINE
+from tests.fakes.temporal import TemporalServer, temporal
 
 FOREIGN = ("MOONGATE_", "AWS_", "OPENAI_", "AZURE_OPENAI_", "FOUNDRY_", "OTEL_", "ENABLE_", "NOTES_FILE", "UNITS_PORT")
 """Prefixes of environment variables that change a gateway's behaviour."""
@@ -66,3 +68,18 @@ def own_logging() -> Generator[None]:
     """Restore logging after each test, because a command in this process configures logging and any test may run next."""
     with untouched_logging():
         yield
+
+
+@pytest.fixture(scope="session")
+def temporal_server(tmp_path_factory: pytest.TempPathFactory) -> Generator[TemporalServer]:
+    """A Temporal server that tests share, each with a task queue of its own."""
+    with temporal(tmp_path_factory.mktemp("temporal")) as server:
+        yield server
+
+
+@pytest.fixture(params=["local", pytest.param("temporal", marks=pytest.mark.temporal)])
+def task_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The engine of the test's tasks: the gateway, or a Temporal server. Gateways and runners of the test use it."""
+    if request.param == "temporal":
+        monkeypatch.setenv(TASK_ENGINE, request.getfixturevalue("temporal_server").address)
+    return request.param

@@ -52,6 +52,7 @@ from gateway.storage.interrupted_restore import finish_restore
 from gateway.storage.records import Records
 from gateway.storage.state_folder import StateFolder, state_dir
 from gateway.storage.state_use import in_use
+from gateway.tasks.engine_choice import choose_engine
 from gateway.tasks.task_tools import TaskTools
 from gateway.telemetry.gateway_events import EventStream
 from gateway.telemetry.logging import SecretMask
@@ -141,6 +142,7 @@ class Gateway:
         state = StateFolder(state_path, config.storage.root_key)
         own_id = await anyio.to_thread.run_sync(hop_id, state, loaded, self._endpoint)
         state_key = await anyio.to_thread.run_sync(state.key, "request-state")
+        make_engine = await choose_engine(config.tasks, configuration_of(own_id))
         models = Models(config.defaults.model)
         self._stack.push_async_callback(models.aclose)
         hosts = SourceHost()
@@ -191,7 +193,7 @@ class Gateway:
         self._server.judge_callers_by(self.keys.current)
         if kept.url is not None:  # several gateways may share the database server
             self._server.share_with_replicas(records, self.feed)
-        self._server.keep_tasks_in(records, config.tasks, task_tools)
+        self._server.keep_tasks_in(records, config.tasks, task_tools, make_engine)
         tasks = self._tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
         for run in (self.catalog.run, store.sweep_forever, sources.lock.run, records.run, self.feed.run):

@@ -10,6 +10,7 @@ from gateway.config.suggest import did_you_mean
 from gateway.errors import NotFound
 
 if TYPE_CHECKING:
+    from gateway.config.models import GatewayConfig
     from gateway.storage.records import Records
 
 T = TypeVar("T")
@@ -25,6 +26,11 @@ RowT = TypeVar("RowT", bound=_Row)
 
 def with_records(config_path: str | None, work: Callable[[Records], Awaitable[T]]) -> T:
     """Open the database of a configuration, call `work` with it, close it, and return the result of `work`."""
+    return with_configured_records(config_path, lambda records, _: work(records))
+
+
+def with_configured_records(config_path: str | None, work: Callable[[Records, GatewayConfig], Awaitable[T]]) -> T:
+    """Like `with_records`, but also call `work` with the configuration."""
     from gateway.storage.records import Records
     from gateway.upstream.hop_id import configuration_id
 
@@ -35,7 +41,7 @@ def with_records(config_path: str | None, work: Callable[[Records], Awaitable[T]
         state = state_folder_of(loaded)
         records = Records(state, audit_days=storage.audit_days, url=storage.url, gateway=configuration_id(state, loaded))
         try:
-            return await work(records)
+            return await work(records, loaded.config)
         finally:
             await records.aclose()
 

@@ -16,14 +16,15 @@ from gateway.cli.arguments import build_answer
 from gateway.cli.common import Choice, ListingGroup, data_options, load
 from gateway.cli.configured_names import tool_names
 from gateway.cli.failures import CommandFailed
-from gateway.cli.output import clean, moment, print_content, print_json, print_text, show, show_table
-from gateway.cli.stored_rows import empty_text, pick, with_records
+from gateway.cli.output import clean, moment, print_content, print_json, print_note, print_text, show, show_table
+from gateway.cli.stored_rows import empty_text, pick, with_configured_records, with_records
 from gateway.errors import AnswerRefused
 from gateway.storage.record_types import KEPT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from gateway.config.models import GatewayConfig, TaskSettings
     from gateway.json_types import JsonObject
     from gateway.storage.record_types import Steps, TaskRow
     from gateway.storage.records import Records
@@ -53,13 +54,15 @@ def list_tasks(status: str | None, tool: str | None, caller: str | None, config_
     tools: set[str] = set()
     callers: set[str] = set()
 
-    async def read(records: Records) -> list[_Seen]:
+    async def read(records: Records, config: GatewayConfig) -> tuple[list[_Seen], TaskSettings]:
         every = await (await records.tasks()).all_of()
         tools.update(row.tool for row in every)
         callers.update(row.principal for row in every)
-        return [await _seen(records, row) for row in every if tool in (None, row.tool) and caller in (None, row.principal)]
+        matching = [row for row in every if tool in (None, row.tool) and caller in (None, row.principal)]
+        return [await _seen(records, row, config.tasks) for row in matching], config.tasks
 
-    found = [seen for seen in with_records(config_path, read) if status in (None, seen.status)]
+    every, settings = with_configured_records(config_path, read)
+    found = [seen for seen in every if status in (None, seen.status)]
     rows = [
         [row.id[:12], row.tool, row.principal, seen.standing(), moment(row.created_at), moment(row.updated_at), seen.message()]
         for row, seen in ((seen.row, seen) for seen in found)
@@ -68,7 +71,10 @@ def list_tasks(status: str | None, tool: str | None, caller: str | None, config_
     if not rows and tool is not None:
         tools.update(tool_names(load(config_path, fetches=False), tool))
     empty = empty_text("tasks", (tool, tools), (caller, callers), (status, STATUSES))
-    show_table({"tasks": [seen.to_json() for seen in found]}, headers, rows, empty=empty, as_json=as_json, whole_last=True)
+    listed: JsonObject = {"engine": settings.engine, "tasks": [seen.to_json() for seen in found]}
+    show_table(listed, headers, rows, empty=empty, as_json=as_json, whole_last=True)
+    if settings.engine == "temporal" and not as_json:
+        print_note(f"engine: Temporal at {settings.temporal.address}; `moongate tasks show ID` names the workflow of a task.")
 
 
 @tasks.command("show")
@@ -78,11 +84,11 @@ def show_task(task_id: str, config_path: str | None, as_json: bool) -> None:
     """Show one task: the call, its question, its steps and its result."""
     from gateway.policy.framing import quote, shown
 
-    async def read(records: Records) -> tuple[_Seen, Steps]:
+    async def read(records: Records, config: GatewayConfig) -> tuple[_Seen, Steps]:
         found = await _matching(records, task_id)
-        return await _seen(records, found), await (await records.tasks()).steps(found.id)
+        return await _seen(records, found, config.tasks), await (await records.tasks()).steps(found.id)
 
-    seen, steps = with_records(config_path, read)
+    seen, steps = with_configured_records(config_path, read)
     row = seen.row
     made = {key: done for key, (done, _) in sorted(steps.items(), key=lambda item: _order(item[0])) if not key.startswith(KEPT)}
     asked = {key: item["request"] for key, item in row.asked.items() if "answer" not in item}
@@ -92,6 +98,8 @@ def show_task(task_id: str, config_path: str | None, as_json: bool) -> None:
         return
     print_text(f"{row.id}  {row.tool}  {row.principal}  {seen.standing()}  attempt {row.attempts}")
     click.echo(clean(f"arguments: {json.dumps(row.call['arguments'], ensure_ascii=False)}"))
+    if seen.workflow:
+        click.echo(clean(f"temporal: {seen.page or seen.workflow}"))
     for key, request in asked.items():
         print_text(f"asks {key}:\n{_question(request)}")
     for question in seen.questions:
@@ -225,6 +233,10 @@ class _Seen:
 
     row: TaskRow
     questions: Sequence[OpenQuestion]
+    workflow: str = ""
+    """Id of the task's workflow at Temporal; empty with another engine."""
+    page: str = ""
+    """URL of the workflow in Temporal's web interface; empty if it is unknown."""
 
     @property
     def status(self) -> str:
@@ -244,14 +256,20 @@ class _Seen:
     def to_json(self) -> JsonObject:
         asked: JsonObject = {"questions": [question.text for question in self.questions]}
         asked["answerWith"] = [question.command for question in self.questions]
-        return {**self.row.to_json(), "status": self.status, **(asked if self.questions else {})}
+        where: JsonObject = {"workflow": self.workflow, "page": self.page or None} if self.workflow else {}
+        return {**self.row.to_json(), "status": self.status, **(asked if self.questions else {}), **where}
 
 
-async def _seen(records: Records, row: TaskRow) -> _Seen:
+async def _seen(records: Records, row: TaskRow, settings: TaskSettings | None = None) -> _Seen:
+    """Return a task with its open questions and, if `settings` name Temporal as the engine, with its workflow there."""
     from gateway.tasks.task import Task
     from gateway.tasks.task_questions import open_questions
+    from gateway.tasks.temporal_names import page, workflow_id
 
-    return _Seen(row, await open_questions(records, Task(row)))
+    questions = await open_questions(records, Task(row))
+    if settings is None or settings.engine == "local":
+        return _Seen(row, questions)
+    return _Seen(row, questions, workflow_id(row.id), page(settings.temporal, row.id))
 
 
 def _question(request: JsonObject) -> str:

@@ -47,6 +47,7 @@ OWN_SECRETS = {
     "storage.s3.secretKey": True,
     "storage.s3.sessionToken": True,
     "server.http.tls.keyPassword": True,
+    "tasks.temporal.apiKey": True,
 }
 """Keys outside of server entries in which references are expanded → whether a value in place of a reference is noted as a mistake.
 
@@ -353,7 +354,7 @@ def _idle_policies(config: GatewayConfig, servers: set[str]) -> list[str]:
 
 
 def _absolute(config: GatewayConfig, base_dir: Path, problems: list[str]) -> GatewayConfig:
-    """Return the configuration with the paths in `expose`, `skills`, `storage` and `server.http.tls` resolved against `base_dir`.
+    """Return the configuration with the paths in `expose`, `skills`, `storage` and both `tls` sections resolved against `base_dir`.
 
     `base_dir` is the folder of the configuration file. Missing folders are added to `problems`.
     """
@@ -367,6 +368,11 @@ def _absolute(config: GatewayConfig, base_dir: Path, problems: list[str]) -> Gat
     expose = config.expose.model_copy(update={"agents": [str(p) for p in agents], "skills": [str(p) for p in skills]})
     signatures = _signatures(config.skills.signatures, skills, base_dir)
     update: JsonObject = {"expose": expose, "skills": config.skills.model_copy(update={"signatures": signatures})}
+    if (tls := config.tasks.temporal.tls) is not None:
+        files: JsonObject = {"ca": tls.ca, "cert": tls.cert, "key": tls.key}
+        found = {name: None if path is None else str(_resolved(base_dir, path)) for name, path in files.items()}
+        temporal = config.tasks.temporal.model_copy(update={"tls": tls.model_copy(update=found)})
+        update["tasks"] = config.tasks.model_copy(update={"temporal": temporal})
     if config.storage.dir is not None:
         update["storage"] = config.storage.model_copy(update={"dir": str(_resolved(base_dir, config.storage.dir))})
     if (tls := config.server.http.tls) is not None:

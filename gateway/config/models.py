@@ -18,6 +18,7 @@ from gateway.config.installation_key import decode_installation_key
 from gateway.config.policies import OWN_SOURCE_KINDS, ApprovalBy, SourcePolicy
 from gateway.config.skill_settings import SkillSettings
 from gateway.config.suggest import did_you_mean
+from gateway.config.temporal_settings import TemporalSettings
 
 SOURCE_NAME_PATTERN = r"^[A-Za-z0-9_-]{1,40}$"
 """Regular expression for names of servers. Names of tools begin with the server's name, so the same characters are allowed."""
@@ -304,6 +305,10 @@ class SessionSettings(Model):
 class TaskSettings(Model):
     """Settings of all calls that run in the background as tasks. Settings for the tasks of one source are in `policies`."""
 
+    engine: Literal["local", "temporal"] = "local"
+    """What decides which process runs a task. `local`: the gateway, with its database. `temporal`: a Temporal server (`temporal`)."""
+    temporal: TemporalSettings = Field(default_factory=TemporalSettings)
+    """The Temporal server for `engine: temporal`."""
     inline_seconds: float | None = Field(default=50, ge=0)
     """Seconds that a client without task support waits for the result of a call that may run as a task. Then the client receives a handle
     with which it reads the result later. `null`: the client waits for the result.
@@ -371,6 +376,14 @@ class GatewayConfig(Model):
         for name in self.mcp_servers:
             if (problem := judge_server_name(name)) is not None:
                 raise ValueError(f"server {problem}")
+        return self
+
+    @model_validator(mode="after")
+    def _task_queue(self) -> GatewayConfig:
+        if self.tasks.engine == "temporal" and self.storage.url is not None and self.tasks.temporal.task_queue is None:
+            raise ValueError(
+                "tasks.temporal.taskQueue: missing, but `storage.url` is set; name a task queue that only the gateways on this database use"
+            )
         return self
 
     @model_validator(mode="after")

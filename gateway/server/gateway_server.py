@@ -41,7 +41,9 @@ from gateway.server.usage import Usages
 from gateway.server.watches import Watches
 from gateway.storage.change_feed import ChangeFeed
 from gateway.storage.records import Records
+from gateway.tasks.local_engine import LocalEngine
 from gateway.tasks.runner import TaskRunner
+from gateway.tasks.task_engine import MakeEngine
 from gateway.tasks.task_tools import TaskTools
 from gateway.tools.context import CallContext
 
@@ -98,7 +100,7 @@ class GatewayServer:
         the same key accept each other's request state.
         """
         self.ask_timeout_seconds = ask_timeout_seconds
-        self._kept_tasks: tuple[Records, TaskSettings, TaskTools] | None = None
+        self._kept_tasks: tuple[Records, TaskSettings, TaskTools, MakeEngine] | None = None
         self.runner: TaskRunner | None = None
         self._current: CurrentCaller | None = None
         self.catalog = catalog
@@ -125,13 +127,15 @@ class GatewayServer:
         self._sdk: SdkServer | None = None
         catalog.subscribe(lambda _: self.describe())
 
-    def keep_tasks_in(self, records: Records, settings: TaskSettings, tools: TaskTools) -> None:
+    def keep_tasks_in(self, records: Records, settings: TaskSettings, tools: TaskTools, make_engine: MakeEngine = LocalEngine) -> None:
         """Let the server run calls as durable tasks, which are stored in `records` and continue after a restart.
+
+        `make_engine` creates the engine, which decides in which process a task runs.
 
         Call this before the server is entered. Without this call, the server runs no tasks of its own, and only relays tasks of remote
         servers. Clients that do not support tasks call the tools in `tools` to follow their tasks.
         """
-        self._kept_tasks = (records, settings, tools)
+        self._kept_tasks = (records, settings, tools, make_engine)
 
     def judge_callers_by(self, current: CurrentCaller) -> None:
         """Set the function by which the server finds callers whose API key is no longer valid, to end their calls and tasks.
@@ -161,9 +165,11 @@ class GatewayServer:
         self.parked = ParkedCalls(group, ttl_seconds=self.ask_timeout_seconds)
         self.tasks = handler = TaskHandler(self.catalog, hmac.digest(self.state_key, b"task-handles", "sha256"), self._current)
         if self._kept_tasks is not None:
-            records, settings, tools = self._kept_tasks
-            ask_seconds = self.ask_timeout_seconds
-            self.runner = TaskRunner(group, records, handler.call, handler.caller_now, settings=settings, ask_timeout_seconds=ask_seconds)
+            records, settings, tools, make_engine = self._kept_tasks
+            seconds = self.ask_timeout_seconds
+            self.runner = TaskRunner(
+                group, records, handler.call, handler.caller_now, settings=settings, ask_timeout_seconds=seconds, make_engine=make_engine
+            )
             handler.run_with(self.runner)
             tools.run_with(self.runner)
             group.start_soon(self.runner.run)

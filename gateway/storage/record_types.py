@@ -17,6 +17,15 @@ A step is an action of the task, such as a tool call, that must not run twice if
 KEPT = "kept:"
 """Prefix of keys in `Steps` under which a task stores values other than the results of its steps (`DurablePort.keep`)."""
 
+PROCESS_CHARS = 24
+"""Number of characters of the id of a process. `TaskRow.owner` begins with the id of the process that runs the task."""
+
+PARKED = "parked"
+"""Value of `TaskRow.owner` while no process runs a task because it waits for a person (`TaskRows.park`)."""
+
+WOKEN = "woken"
+"""Value of `TaskRow.owner` from the answer to a `PARKED` task until a process runs the task."""
+
 QuestionState = Literal[
     "open", "approved", "approved_always", "approved_always_with_arguments", "answered", "denied", "expired", "withdrawn",
     "delivered",
@@ -196,6 +205,9 @@ class TaskRow:
     deaths: int = 0
     """Number of processes that died while they ran the task. Deaths while the task only waited for a person do not count."""
     owner: str = ""
+    """The process that runs the task, and, after a dot, the attempt if the engine names attempts; `PARKED`, `WOKEN`, or empty without one.
+
+    Only the owner can change the task and its steps, so that a process that has lost the task has no effect on it."""
     limits: list[JsonObject] = field(default_factory=lambda: cast("list[JsonObject]", []))
     """Limits that keep the task in the queue.
 
@@ -215,6 +227,26 @@ class TaskRow:
             "queued": not self.admitted_at and not self.gone_at, "attempts": self.attempts, "createdAt": self.created_at,
             "updatedAt": self.updated_at, "keptUntil": self.gone_at or None,
         }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedTask:
+    """The result of `TaskRows.claim`: the task with its owner now, and its owner before."""
+
+    row: TaskRow
+    before: str
+    """Owner of the task before; empty if no process has run the task."""
+
+
+@dataclass(frozen=True, slots=True)
+class StrandedTask:
+    """An unfinished task that belongs to no living process and does not wait for a person."""
+
+    id: str
+    principal: str
+    tool: str
+    is_queued: bool
+    """Whether the limits of the task have not allowed it to start yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ import anyio.to_thread
 
 from gateway.errors import StorageError
 from gateway.storage.file_names import DATABASE_FILE
-from gateway.storage.record_types import AuditEntry
+from gateway.storage.record_types import PROCESS_CHARS, AuditEntry
 from gateway.storage.state_folder import StateFolder
 
 if TYPE_CHECKING:
@@ -49,7 +49,10 @@ PRUNE_SECONDS = 3600.0
 
 _DAY_SECONDS = 86_400.0
 
-_ORPHANS = "SELECT 1 FROM tasks WHERE gone_at = 0 AND NOT EXISTS (SELECT 1 FROM task_owners WHERE id = tasks.owner AND until >= ?)"
+_ORPHANS = (
+    "SELECT 1 FROM tasks WHERE gone_at = 0 AND "
+    f"NOT EXISTS (SELECT 1 FROM task_owners WHERE id = substr(tasks.owner, 1, {PROCESS_CHARS}) AND until >= ?)"
+)
 _OWN_ORPHANS = f"{_ORPHANS} AND gateway IN ('', ?) LIMIT 1"
 
 

@@ -87,9 +87,9 @@ tasks = _table(
 )  # fmt: skip
 """Tasks: tool calls that run in the background. `call`, `outcome`, `asked` and `limits` are JSON.
 
-`gone_at` is 0 while the task is unfinished. `owner` is the id of the process that runs the task. While `admitted_at` is 0, the task is
-queued because of its `limits`. Two calls of one principal with the same `request_key` (digest of the idempotency key) create only one task.
-Only processes of the same `gateway` run a task; if `gateway` is empty, every process may run it.
+`gone_at` is 0 while the task is unfinished. `owner` begins with the id of the process that runs the task. While `admitted_at` is 0, the
+task is queued because of its `limits`. Two calls of one principal with the same `request_key` (digest of the idempotency key) create only
+one task. Only processes of the same `gateway` run a task; if `gateway` is empty, every process may run it.
 """
 
 task_owners = _table("task_owners", "id", "until")

@@ -18,7 +18,20 @@ import sqlalchemy as sa
 
 from gateway.json_types import JsonObject, JsonValue, members_of
 from gateway.storage.engine import Database
-from gateway.storage.record_types import KEPT, Choose, Steps, TaskRow, forget, is_answer_to, is_open
+from gateway.storage.record_types import (
+    KEPT,
+    PARKED,
+    PROCESS_CHARS,
+    WOKEN,
+    Choose,
+    ClaimedTask,
+    Steps,
+    StrandedTask,
+    TaskRow,
+    forget,
+    is_answer_to,
+    is_open,
+)
 from gateway.storage.tables import database_clock, of_gateway, task_owners, task_steps, tasks
 from gateway.storage.task_admission import JSON_COLUMNS, NewTask, NewTasks, admit, delete, lock, sweep, to_row
 
@@ -200,7 +213,10 @@ class TaskRows:
             if found.status == "input_required" and not any(map(is_open, found.asked.values())):
                 found.status = "working"
             found.updated_at = time.time()
-            values: JsonObject = {"asked": json.dumps(found.asked), "status": found.status, "updated_at": found.updated_at}
+            found.owner = WOKEN if found.owner == PARKED else found.owner
+            values: JsonObject = {
+                "asked": json.dumps(found.asked), "status": found.status, "updated_at": found.updated_at, "owner": found.owner,
+            }  # fmt: skip
             await connection.execute(sa.update(tasks).where(tasks.c.id == task_id).values(values))
             return found
 
@@ -236,7 +252,7 @@ class TaskRows:
                 await connection.execute(sa.insert(task_owners).values(id=owner, until=until))
             if not known:
                 return set(), []
-            own = tasks.c.id.in_(list(known)) & (tasks.c.owner == owner)
+            own = tasks.c.id.in_(list(known)) & (_process(tasks.c.owner) == owner)
             stored = await connection.execute(sa.select(tasks.c.id, tasks.c.updated_at).where(own))
             held: dict[str, float] = {id_: at for id_, at in stored}  # noqa: C416  # pyright does not see rows as pairs
             changed = [id_ for id_, at in held.items() if at != known[id_]]
@@ -260,17 +276,74 @@ class TaskRows:
             query = sa.select(tasks).where(self._orphaned(owner, connection)).order_by(tasks.c.created_at).limit(limit)
             query = query.with_for_update(skip_locked=True)
             found = [_from_row(item) for item in (await connection.execute(query)).mappings()]
-            owners = sa.select(task_owners.c.id).where(task_owners.c.id.in_([row.owner for row in found]))
+            owners = sa.select(task_owners.c.id).where(task_owners.c.id.in_([row.owner[:PROCESS_CHARS] for row in found]))
             died = set((await connection.execute(owners)).scalars())
             for row in found:
                 if row.admitted_at:
                     row.attempts += 1
-                    if row.owner in died and not _waits_for_person(row, await _steps(connection, row.id)):
-                        row.deaths += 1
-                row.owner = owner
-                values: JsonObject = {"owner": owner, "attempts": row.attempts, "deaths": row.deaths}
-                await connection.execute(sa.update(tasks).where(tasks.c.id == row.id).values(values))
+                    await _count_death(connection, row, has_died=row.owner[:PROCESS_CHARS] in died)
+                await _give(connection, row, owner)
             return found
+
+    async def claim(self, task_id: str, *, owner: str, kept: str, lease_seconds: float, expired_at: float) -> ClaimedTask | None:
+        """Assign a task to the attempt `owner`, whatever process runs the task; return `None` if it has ended or is unknown.
+
+        Attempts and deaths of the task are counted. A process died if its lease is stored and was not renewed for half of `lease_seconds`.
+        The task keeps its owner if it is queued, if its owner is `kept`, or if it is `PARKED` and none of its questions was asked before
+        `expired_at`.
+        """
+        async with self._database.begin() as connection:
+            row = await _locked(connection, task_id)
+            if row is None or row.gone_at or (self._gateway and row.gateway not in (self._gateway, "")):
+                return None
+            before = row.owner
+            waits = [item for item in row.asked.values() if is_open(item)]
+            is_waiting = before == PARKED and not row.is_cancelled and all(item.get("at", 0.0) > expired_at for item in waits)
+            if not row.admitted_at or is_waiting or (before == kept and kept):
+                return ClaimedTask(row, before)
+            if before:
+                row.attempts += 1
+                lease = sa.select(task_owners.c.until - database_clock(connection)).where(task_owners.c.id == before[:PROCESS_CHARS])
+                left = (await connection.execute(lease)).scalar_one_or_none()
+                is_same = before[:PROCESS_CHARS] == owner[:PROCESS_CHARS]
+                await _count_death(connection, row, has_died=left is not None and left < lease_seconds / 2 and not is_same)
+            else:
+                row.message = ""
+                await connection.execute(sa.update(tasks).where(tasks.c.id == task_id).values(message=""))
+            await _give(connection, row, owner)
+            return ClaimedTask(row, before)
+
+    async def park(self, row: TaskRow) -> bool:
+        """Release a task that waits for a person, so that no process runs it until an answer comes or a question expires.
+
+        Returns `False` if the process that calls this has lost the task, or has not read an answer or a cancellation yet.
+        """
+        async with self._database.begin() as connection:
+            found = await _locked(connection, row.id)
+            if found is None or found.gone_at or found.owner != row.owner or found.is_cancelled or found.status != "input_required":
+                return False
+            if any(is_open(item) and not is_open(found.asked.get(key, {})) for key, item in row.asked.items()):
+                return False
+            await connection.execute(sa.update(tasks).where(tasks.c.id == row.id).values(owner=PARKED))
+            return True
+
+    async def stranded(self) -> list[StrandedTask]:
+        """Return the unfinished tasks that an engine should have run again, the oldest first, at most 500.
+
+        They belong to no living process and do not wait for a person. A task that was stored less than a second ago is left out, because
+        the process that stored it is about to have it run.
+        """
+        async with self._database.begin() as connection:
+            is_new = (tasks.c.owner == "") & (tasks.c.updated_at > time.time() - 1)
+            left = of_gateway(tasks, self._gateway) & (tasks.c.gone_at == 0) & (tasks.c.owner != PARKED) & ~is_new & ~_has_owner(connection)
+            columns = sa.select(tasks.c.id, tasks.c.principal, tasks.c.tool, tasks.c.admitted_at)
+            found = await connection.execute(columns.where(left).order_by(tasks.c.created_at).limit(500))
+            return [StrandedTask(id_, principal, tool, not admitted_at) for id_, principal, tool, admitted_at in found]
+
+    async def note(self, task_id: str, message: str) -> None:
+        """Store the status message of a task that may start and that no process has run yet, or not since its last answer."""
+        is_free = (tasks.c.id == task_id) & tasks.c.owner.in_(("", WOKEN)) & (tasks.c.gone_at == 0) & (tasks.c.admitted_at > 0)
+        await self._database.change(sa.update(tasks).where(is_free).values(message=message))
 
     def _orphaned(self, owner: str, connection: Any) -> sa.ColumnElement[bool]:
         return of_gateway(tasks, self._gateway) & (tasks.c.gone_at == 0) & (tasks.c.owner != owner) & ~_has_owner(connection)
@@ -312,10 +385,28 @@ class TaskRows:
         await self._database.change(sa.delete(task_steps).where((task_steps.c.task == task_id) & (task_steps.c.key == key)))
 
 
+def _process(owner: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:
+    """Return an SQL expression for the id of the process in the owner of a task."""
+    return sa.func.substr(owner, 1, PROCESS_CHARS)
+
+
 def _has_owner(connection: Any) -> sa.ColumnElement[bool]:
     """Return the SQL condition that the process that runs a task is alive: its right to run its tasks (lease) has not expired."""
-    lives = (task_owners.c.id == tasks.c.owner) & (task_owners.c.until >= database_clock(connection))
+    lives = (task_owners.c.id == _process(tasks.c.owner)) & (task_owners.c.until >= database_clock(connection))
     return sa.exists().where(lives).correlate(tasks)
+
+
+async def _count_death(connection: Any, row: TaskRow, *, has_died: bool) -> None:
+    """Count a death of the process that ran a task, unless the task only waited for a person."""
+    if has_died and not _waits_for_person(row, await _steps(connection, row.id)):
+        row.deaths += 1
+
+
+async def _give(connection: Any, row: TaskRow, owner: str) -> None:
+    """Assign a locked task to `owner`, and store its counted attempts and deaths."""
+    row.owner = owner
+    values: JsonObject = {"owner": owner, "attempts": row.attempts, "deaths": row.deaths}
+    await connection.execute(sa.update(tasks).where(tasks.c.id == row.id).values(values))
 
 
 async def _steps(connection: Any, task_id: str) -> Steps:

@@ -10,7 +10,8 @@ database decides. Because: the library DBOS 3.4 costs 1.5 s of import and 76 MB 
 needs SQLite 3.42 or a shim, it needs additional code to take over the tasks of a dead process, and it cancels only at step boundaries.
 Instead of: DBOS. Revisit when: steps need queues across machines, or replay needs versions of the code.
 
-`runner` is the interface for the server, `task_executor` runs tasks, `upkeep` takes over tasks of dead processes, `step_log` records steps,
-and `caller` sends progress and requests for input to the client. `server` encodes tasks for both protocol eras. Code inside a task records
-its steps through `tools.context.DurablePort`.
+`runner` is the interface for the server, `task_executor` runs tasks, and an engine (`task_engine`) decides which process runs a task:
+`local_engine` with the leases only, `temporal_engine` with a Temporal server. `upkeep` renews the lease and starts queued tasks,
+`step_log` records steps, and `caller` sends progress and requests for input to the client. `server` encodes tasks for both protocol eras.
+Code inside a task records its steps through `tools.context.DurablePort`.
 """

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import anyio
 
-from gateway.storage.record_types import TaskRow
+from gateway.storage.record_types import PROCESS_CHARS, TaskRow
 from gateway.storage.records import Records
 
 LATE_FACTOR = 3.0
@@ -33,7 +33,7 @@ class Lease:
 
         `seconds` must be the same in all processes that share the database. A random id (`owner`) identifies this process in the database.
         """
-        self.owner = secrets.token_hex(12)
+        self.owner = secrets.token_hex(PROCESS_CHARS // 2)
         self.seconds = seconds
         self.tick_seconds = seconds / 5
         """Seconds between two renewals of the lease."""

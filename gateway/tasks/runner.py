@@ -12,14 +12,16 @@ from gateway.config.models import TaskSettings
 from gateway.errors import NotFound, TaskError
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.task_scheduling import choose_next
-from gateway.storage.record_types import TaskRow
+from gateway.storage.record_types import PARKED, WOKEN, TaskRow
 from gateway.storage.records import Records
 from gateway.tasks.inline_call import Work
 from gateway.tasks.lease import Lease
+from gateway.tasks.local_engine import LocalEngine
 from gateway.tasks.rights import KEY_GONE, CallerNow, refuse_unadmitted, unchanged_caller
 from gateway.tasks.step_log import STEPS_VERSION
 from gateway.tasks.stored_call import request_key, to_stored
 from gateway.tasks.task import Task, TaskKind
+from gateway.tasks.task_engine import MakeEngine
 from gateway.tasks.task_executor import CallTool, TaskExecutor
 from gateway.tasks.task_questions import OpenQuestion, await_verdicts, open_questions, usable_answers
 from gateway.tasks.upkeep import Upkeep
@@ -48,8 +50,9 @@ class TaskRunner:
         settings: TaskSettings | None = None,
         ask_timeout_seconds: float = 3600.0,
         lease_seconds: float = LEASE_SECONDS,
+        make_engine: MakeEngine = LocalEngine,
     ) -> None:
-        """Store the arguments.
+        """Store the arguments. `make_engine` creates the engine, which decides in which process a task runs.
 
         `group` runs the tasks and must outlive the requests. The database `records` is opened when it is first needed: for the first task,
         for a request about a task or with an idempotency key, or to take over tasks of a dead process. `call` calls a tool. `caller_now`
@@ -65,14 +68,17 @@ class TaskRunner:
         self._executor = TaskExecutor(
             group, records, call, caller_now, lease=self._lease, settings=self.settings, live_timeout_seconds=ask_timeout_seconds
         )
-        self._upkeep = Upkeep(records, self._executor)
+        self._engine = make_engine(self._executor, records)
+        self._upkeep = Upkeep(records, self._executor, self._engine)
 
     async def run(self) -> None:
         """Until cancelled, renew the lease, start queued tasks, take over tasks of dead processes, and delete expired tasks.
 
         The lease is the right of this process to run its tasks.
         """
-        await self._upkeep.run()
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._engine.run)
+            await self._upkeep.run()
 
     async def start(
         self, tool: str, arguments: JsonObject, ctx: CallContext, *, ttl_seconds: float | None = None, kind: TaskKind | None = None
@@ -86,12 +92,12 @@ class TaskRunner:
             StorageError: The task cannot be stored.
         """
         row = self._new_row(tool, arguments, ctx, ttl_seconds, kind or TaskKind())
-        row.message = "Queued"
+        row.message, row.owner = "Queued", self._engine.new_owner
         if known := await self._executor.add(row, choose_next):
             return await self._find_same(known, row)
         if row.admitted_at:
             row.message = ""
-        return self._executor.launch(row, ctx)
+        return self._engine.dispatch(row, ctx)
 
     async def run_inline(
         self, tool: str, arguments: JsonObject, ctx: CallContext, work: Work, *, kind: TaskKind | None = None
@@ -158,6 +164,8 @@ class TaskRunner:
         stored = await rows.get(task.id)  # another process may run the task, and have asked since
         usable = usable_answers(Task(stored), responses) if stored is not None else {}
         row = await rows.answer(task.id, usable) if usable else None
+        if row is not None and row.owner == WOKEN:
+            await self._engine.wake(task.id)
         if row is not None and (here := self._executor.running.get(task.id)) is not None:  # `task` may be an older copy of `here`
             self._executor.apply(here, row)
         await await_verdicts(rows, row, usable)
@@ -172,7 +180,11 @@ class TaskRunner:
 
     async def cancel(self, task: Task) -> Task:
         """Cancel a task, wait until it has ended, and return it. A finished task does not change."""
-        await (await self._records.tasks()).cancel(task.id)
+        rows = await self._records.tasks()
+        was_parked = (row := await rows.get(task.id)) is not None and row.owner == PARKED
+        await rows.cancel(task.id)
+        if was_parked:
+            await self._engine.wake(task.id)
         task.scope.cancel()
         while not task.is_over:
             task = await self.wait_for_change(task)

@@ -5,7 +5,7 @@ A step is one action of the task with a JSON result: a tool call, a model call, 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import cast
@@ -171,6 +171,15 @@ class StepLog:
         If the process stopped now, a person would have to decide whether to retry the step.
         """
         return any(not _may_retry(repeatable, key) for key, repeatable in self._in_flight.items())
+
+    def only_waits(self, waits: Sequence[str]) -> bool:
+        """Return whether the task can be stopped without loss while it waits for answers to the questions with the keys `waits`.
+
+        Each question must have a durable key, and each step in flight must be repeatable and contain one of the questions.
+        """
+        begun = {key for key, (is_done, value) in self._steps.items() if not is_done and not isinstance(value, dict)}
+        holds_all = all(any(wait.startswith((f"{key}/", f"{key}!")) for wait in waits) for key in begun | set(self._in_flight))
+        return bool(waits) and all(waits) and holds_all and not self.has_unrepeatable_step()
 
     async def begin(self, key: str, *, repeatable: bool, ctx: CallContext | None = None) -> tuple[bool, JsonValue]:
         """Return true and the recorded result of the step `key`; if it has no result, record that the step begins.

@@ -39,6 +39,8 @@ class Task:
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     is_lost: bool = False
     """Whether another process has taken the task over from this process."""
+    is_parked: bool = False
+    """Whether this process has released the task because it waits for a person. Then `is_lost` is set too."""
     refusal: str = ""
     """Why the gateway ended the task, if its caller may no longer call the tool; else empty."""
     unsaved: set[str] = field(default_factory=lambda: set[str]())

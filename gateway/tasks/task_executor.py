@@ -17,7 +17,7 @@ from gateway.errors import GatewayError, NotFound, PolicyDenied, StorageError, T
 from gateway.gate.rpc_errors import failed_call
 from gateway.json_types import JsonObject
 from gateway.storage.database_retry import RETRY_SECONDS, until_stored
-from gateway.storage.record_types import Choose, Steps, TaskRow, is_answer_to
+from gateway.storage.record_types import Choose, Steps, TaskRow, is_answer_to, is_open
 from gateway.storage.records import Records
 from gateway.tasks.caller import TaskCaller
 from gateway.tasks.inline_call import InlineCall, Work
@@ -82,7 +82,7 @@ class TaskExecutor:
         self._group = group
         self._records = records
         self._call = call
-        self._settings = settings
+        self.settings = settings
         self._live_timeout = live_timeout_seconds
         self._logs: dict[str, StepLog] = {}
 
@@ -99,24 +99,41 @@ class TaskExecutor:
         await self.lease.refresh()
         try:
             return await rows.add(
-                row, max_open=self._settings.max_per_caller, max_kept=MAX_KEPT_PER_PRINCIPAL, choose=choose, steps=steps
+                row, max_open=self.settings.max_per_caller, max_kept=MAX_KEPT_PER_PRINCIPAL, choose=choose, steps=steps
             )
         except StorageError:
             self.doubtful.add(row.id)  # the commit may have succeeded, and no client knows the task's id
             raise
 
     def launch(self, row: TaskRow, ctx: CallContext) -> Task:
-        """Start running a stored task in this process, and return its state."""
+        """Start running a stored task in this process, and return its state. An earlier attempt of the task in this process stops."""
+        if (earlier := self.running.get(row.id)) is not None:
+            self.lose(earlier)
         task = self.running[row.id] = Task(row, is_here=True)
         self._group.start_soon(self._run, task, ctx)
         return task
 
+    async def resume(self, row: TaskRow) -> Task:
+        """Continue a task that another process ran, and return its state.
+
+        If the task was cancelled, or its source does not let another process continue it, the task ends.
+        """
+        if row.is_cancelled:
+            await self.end(task := Task(row), {}, "cancelled")
+            return task
+        if row.admitted_at and row.call.get("resumes") is False:
+            text = "The gateway stopped while this ran, and its tasks are not resumed (`tasks.resume` of its source)."
+            await self.end(task := Task(row), error_outcome(text), "failed")
+            return task
+        logger.info("task taken over task=%s tool=%s attempt=%s", row.id[:6], row.tool, row.attempts)
+        return self.launch(row, from_stored(row))
+
     def launch_inline(self, row: TaskRow, ctx: CallContext, work: Work) -> InlineCall:
         """Start a call for a client that waits for the result. The call is stored only if `hand_over` makes it a task."""
         task = Task(row)
-        log = StepLog.in_memory(row.id, self._records, self.lease.owner, lambda: self.lose(task), lambda: self._continues(task))
+        log = StepLog.in_memory(row.id, self._records, row.owner, lambda: self.lose(task), lambda: self._continues(task))
         caller = self._caller(task, ctx.facts.client, live=ctx.ports.caller)
-        seconds = self._settings.ask_timeout_seconds
+        seconds = self.settings.ask_timeout_seconds
         facts = dataclasses.replace(ctx.facts, takes_tasks=False, ask_timeout_seconds=seconds)
         log.context, log.caller = ctx.with_facts(facts).with_caller(caller).with_durable(None), caller
         inner = log.context.with_durable(log.port())
@@ -155,7 +172,7 @@ class TaskExecutor:
     # -- running -----------------------------------------------------------------------------------------------
 
     def _caller(self, task: Task, client: ClientProfile, *, live: Caller | None = None) -> TaskCaller:
-        seconds = self._settings.ask_timeout_seconds
+        seconds = self.settings.ask_timeout_seconds
         return TaskCaller(task, client, self._save, ask_timeout_seconds=seconds, live=live, live_timeout_seconds=self._live_timeout)
 
     async def _run(self, task: Task, ctx: CallContext) -> None:
@@ -171,6 +188,7 @@ class TaskExecutor:
             await self._conclude(task, result, problem)
         finally:
             self._forget(task)
+            task.notify()
 
     async def _run_inline(self, call: InlineCall, work: Work, ctx: CallContext) -> None:
         try:
@@ -182,8 +200,9 @@ class TaskExecutor:
 
     def _forget(self, task: Task) -> None:
         """Remove the state of a task from memory, because it has ended, or another process continues it."""
-        self.running.pop(task.id, None)
-        self._logs.pop(task.id, None)
+        if self.running.get(task.id, task) is task:  # else a later attempt of the task runs in this process
+            self.running.pop(task.id, None)
+            self._logs.pop(task.id, None)
 
     async def _work(self, task: Task, ctx: CallContext) -> Complete | TaskStarted:
         row = task.row
@@ -192,13 +211,13 @@ class TaskExecutor:
         steps = await until_stored(lambda: self._steps(row.id)) if row.attempts > 1 else {}
         if row.deaths >= MAX_DEATHS:
             raise GatewayError(f"The gateway died {MAX_DEATHS} times while this ran, so it is not tried again.")
-        log = StepLog(row.id, steps, self._records, self.lease.owner, lambda: self.lose(task), lambda: self._continues(task))
+        log = StepLog(row.id, steps, self._records, row.owner, lambda: self.lose(task), lambda: self._continues(task))
         log.version = row.call.get("steps", 1)
         self._logs[row.id], log.is_draining = log, self.is_draining
         caller = self._caller(task, ctx.facts.client)
         if row.attempts > 1 and caller.resume(log.version):
             await self._save(task)
-        seconds = self._settings.ask_timeout_seconds
+        seconds = self.settings.ask_timeout_seconds
         facts = dataclasses.replace(
             ctx.facts, wants_progress=True, takes_tasks=False, in_task=True, log_level=None, ask_timeout_seconds=seconds
         )
@@ -258,6 +277,28 @@ class TaskExecutor:
         is_left = task.is_lost or (self.is_stopping and not task.scope.cancel_called)
         return is_left and task.row.call.get("resumes") is not False
 
+    def is_parkable(self, task: Task) -> bool:
+        """Return whether a task only waits for a person, so that it can continue later in any process from its recorded steps."""
+        log = self._logs.get(task.id)
+        if log is None or task.is_lost or task.unsaved or task.row.status != "input_required" or task.row.call.get("resumes") is False:
+            return False
+        return log.only_waits([str(item.get("step", "")) for item in task.row.asked.values() if is_open(item)])
+
+    async def park(self, task: Task) -> bool:
+        """Release a task that waits for a person, and stop it in this process. Return `False` if it must go on, for example with an answer.
+
+        Raises:
+            StorageError: The database failed permanently.
+        """
+        if task.is_lost or not await until_stored(lambda: self._park(task)):
+            return False
+        task.is_lost = task.is_parked = True
+        task.scope.cancel()
+        return True
+
+    async def _park(self, task: Task) -> bool:
+        return await (await self._records.tasks()).park(task.row)
+
     def interruptible(self) -> list[Task]:
         """Return the running tasks that may be ended now: they wait for a person, or have no in-flight step that must not run twice."""
         return [self.running[name] for name, log in self._logs.items() if not self._must_finish(name, log) and name in self.running]
@@ -286,7 +327,7 @@ class TaskExecutor:
         `problem` is the exception of the call, or `None`; `result` is `None` if the call raised or was cancelled.
         """
         if task.is_lost:
-            self.running.pop(task.id, None)
+            self._forget(task)
             task.is_here = False
             task.notify()
             return
@@ -317,7 +358,7 @@ class TaskExecutor:
                 logger.error("task outcome could not be stored task=%s tool=%s error=%s", task.id[:6], task.tool, error)
                 await self._store_end(task, error_outcome("The outcome could not be stored."), "failed")
         finally:
-            self.running.pop(task.id, None)
+            self._forget(task)
             self.work.set()
             task.notify()
 
@@ -331,10 +372,10 @@ class TaskExecutor:
             task.is_here, task.is_lost = False, True
 
     async def _write(self, row: TaskRow, *, drop_results: bool = False) -> bool:
-        return await (await self._records.tasks()).save(row, owner=self.lease.owner, drop_results=drop_results)
+        return await (await self._records.tasks()).save(row, owner=row.owner, drop_results=drop_results)
 
     async def _save(self, task: Task) -> None:
-        if task.id not in self.running:
+        if self.running.get(task.id) is not task:
             return  # the call is not a stored task yet; `hand_over` stores it
         task.row.updated_at = time.time()
         self.work.set()

@@ -232,6 +232,32 @@ def test_database_password_is_a_reference_and_never_shown(tmp_path: Path) -> Non
         load(tmp_path, document)
 
 
+def test_temporal_key_is_a_reference_and_never_shown(tmp_path: Path) -> None:
+    document = {"tasks": {"engine": "temporal", "temporal": {"apiKey": "${env:TEMPORAL_KEY}", "tls": {"ca": "ca.pem"}}}}
+    temporal = (loaded := load(tmp_path, document, {"TEMPORAL_KEY": SECRET})).config.tasks.temporal
+    assert temporal.api_key == SECRET
+    assert SECRET in loaded.secrets
+    assert temporal.tls is not None
+    assert temporal.tls.ca == str(tmp_path / "ca.pem")
+    with pytest.raises(ConfigError, match="TEMPORAL_KEY"):
+        load(tmp_path, document)
+
+
+@pytest.mark.parametrize(
+    ("section", "text"),
+    [
+        ({"temporal": {"address": "https://temporal.example.com"}}, r"tasks\.temporal\.address: "),
+        ({"temporal": {"ui": "temporal.example.com"}}, r"tasks\.temporal\.ui: "),
+        ({"temporal": {"tls": {"cert": "a.pem"}}}, "`cert` and `key` belong together; write both or neither"),
+        ({"engine": "celery"}, r"tasks\.engine: .*temporal"),
+        ({"engine": "temporal"}, r"tasks\.temporal\.taskQueue: missing, but `storage\.url` is set"),
+    ],
+)
+def test_wrong_temporal_settings_are_named(section: dict[str, Any], text: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=text):
+        load(tmp_path, {"storage": {"url": "postgresql://db.example.com/moongate"}, "tasks": section})
+
+
 @pytest.mark.parametrize("name", ["OPENAI_API_KEY", "AZURE_OPENAI_API_KEY", "FOUNDRY_API_KEY", "MOONGATE_API_KEY"])
 def test_gateway_keys_are_masked_unless_they_are_ordinary_terms(name: str) -> None:
     assert own_keys({name: "k" * 16, "OTHER": "v" * 16}) == ["k" * 16]

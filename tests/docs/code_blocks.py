@@ -24,6 +24,7 @@ NOT_EXECUTED = {
     "make run": "serves until it is stopped; tests/interaction/test_bundled.py starts its script",
     "npx ": "a published program; tests/accept runs it, and test_command_blocks the gateway that it starts",
     "docker ": "needs Docker",
+    "temporal ": "a program of Temporal; tests/tasks/test_temporal.py starts its server",
     "sudo ": "changes the system",
     "pip install ": "needs the network",
     "gh attestation ": "needs the network, and a published release",

@@ -146,12 +146,21 @@ def _become(told: dict[str, object], fds: Sequence[int]) -> list[str]:
     return list(told["argv"])  # type: ignore[arg-type]
 
 
+EXTRAS = ("temporalio",)
+"""Packages that modules of the gateway import at their top and that may be missing."""
+
+
 def _preload() -> None:
     for name in PRELOADED:
         importlib.import_module(name)
     for module in pkgutil.walk_packages(gateway.__path__, "gateway."):
-        if not module.name.endswith("__main__"):
+        if module.name.endswith("__main__"):
+            continue
+        try:
             importlib.import_module(module.name)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] not in EXTRAS:
+                raise
     load_text(SERVERS, Path("gateway.json"), {})  # pydantic builds the models of the configuration at first use
     tls_context()
     lexicon()

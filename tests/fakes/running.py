@@ -24,6 +24,9 @@ ROOT = Path(__file__).resolve().parents[2]
 SDK_PATH = "SDK_PATH"
 """Environment variable: if it is set, gateways serve everything on the SDK path (`make sdk-path`)."""
 
+TASK_ENGINE = "TASK_ENGINE"
+"""Environment variable: address of a Temporal server, which then dispatches the tasks of gateways (fixture `task_engine`)."""
+
 START_SECONDS = 20.0
 STOP_SECONDS = 10.0
 
@@ -107,10 +110,17 @@ def write_config(folder: Path, config: dict[str, Any], name: str = "gateway") ->
     """The configuration as a file, with its state beside it; unless told otherwise a stopped gateway waits a second for calls."""
     path = folder / f"{name}.json"
     config = _on_the_sdk_path(config) if os.environ.get(SDK_PATH) else config
+    if (address := os.environ.get(TASK_ENGINE)) is not None:
+        config = {**config, "tasks": {**temporal_tasks(folder, address), **config.get("tasks", {})}}
     server = config.get("server", {})
     http = {"drainSeconds": 1, **server.get("http", {})}
     path.write_text(json.dumps({"storage": {"dir": str(folder / f"{name}-state")}, **config, "server": {**server, "http": http}}))
     return path
+
+
+def temporal_tasks(folder: Path, address: str) -> dict[str, Any]:
+    """The section `tasks` of a gateway whose tasks a Temporal server dispatches; its task queue belongs to the test's folder."""
+    return {"engine": "temporal", "temporal": {"address": address, "taskQueue": f"test-{folder}", "ui": "http://127.0.0.1:8233"}}
 
 
 def _on_the_sdk_path(config: dict[str, Any]) -> dict[str, Any]:

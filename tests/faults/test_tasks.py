@@ -20,7 +20,7 @@ from tests.fakes.postgres import Postgres, postgres
 from tests.interaction.wire import over_http
 from tests.tasks.test_gateways import FLOW, FUNCTIONS, start_gateway, stop
 
-pytestmark = [pytest.mark.anyio, pytest.mark.faults, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.anyio, pytest.mark.faults, pytest.mark.timeout(300), pytest.mark.usefixtures("task_engine")]
 ENDED = {"completed", "cancelled", "failed"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import threading
 import time
@@ -17,10 +18,14 @@ import anyio
 from gateway.config.models import TaskSettings
 from gateway.storage.records import Records
 from gateway.storage.state_folder import StateFolder
+from gateway.tasks.engine_choice import choose_engine
+from gateway.tasks.local_engine import LocalEngine
 from gateway.tasks.rights import CallerNow, unchanged_caller
 from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task import Task
+from gateway.tasks.task_engine import MakeEngine
 from gateway.tasks.task_executor import CallTool
+from tests.fakes.running import TASK_ENGINE, temporal_tasks
 
 LEASE_SECONDS = 0.5
 
@@ -74,6 +79,34 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def last(main: Callable[[], Awaitable[Task]]) -> Task:
+    """Run `main` and return its task. With Temporal, in a process of its own: threads of its client must not be there at a later fork."""
+    if TASK_ENGINE not in os.environ:
+        return anyio.run(main)
+    read, write = os.pipe()
+
+    async def told() -> None:
+        os.write(write, pickle.dumps((await main()).row))
+
+    async def heard() -> Task:
+        return Task(pickle.loads(os.read(read, 1 << 16)))
+
+    try:
+        assert in_a_process(told) == 0
+        return anyio.run(heard)
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+async def engine_of(folder: Path) -> MakeEngine:
+    """The engine of this test (fixture `task_engine`)."""
+    if TASK_ENGINE not in os.environ:
+        return LocalEngine
+    settings = TaskSettings.model_validate(temporal_tasks(folder, os.environ[TASK_ENGINE]))
+    return await choose_engine(settings, "")
+
+
 @asynccontextmanager
 async def running(
     folder: Path,
@@ -86,9 +119,12 @@ async def running(
 ) -> AsyncGenerator[TaskRunner]:
     """A runner over the state folder, or the database at `url`, as a gateway has it. `caller_now` judges the callers."""
     records = Records(StateFolder(folder), audit_days=1, url=url)
+    make_engine = await engine_of(folder)
     try:
         async with anyio.create_task_group() as group:
-            runner = TaskRunner(group, records, call, caller_now, settings=settings, lease_seconds=lease_seconds)
+            runner = TaskRunner(
+                group, records, call, caller_now, settings=settings, lease_seconds=lease_seconds, make_engine=make_engine
+            )
             group.start_soon(runner.run)
             yield runner
             group.cancel_scope.cancel()

@@ -28,10 +28,10 @@ from gateway.tools.context import CallContext
 from gateway.tools.ports import ClientProfile
 from tests.fakes.postgres import Postgres, postgres
 from tests.interaction.wire import over_http
-from tests.tasks.dying import Journal, die, in_a_process, once_asked, running
+from tests.tasks.dying import Journal, die, in_a_process, last, once_asked, running
 from tests.tasks.test_gateways import start_gateway, stop, until
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.requirement(97)]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.requirement(97)]
 CTX = CallContext(CallFacts(client=ClientProfile(capabilities={"elicitation": {"form": {}}})))
 FORM: JsonObject = {"mode": "form", "message": "Go on?", "requestedSchema": {"type": "object", "properties": {"x": {"type": "string"}}}}
 ASKS: JsonObject = {"method": "elicitation/create", "params": FORM}
@@ -153,10 +153,11 @@ async def is_asked(runner: TaskRunner, task: Task) -> None:
     await once_asked(runner, task)
 
 
+@pytest.mark.usefixtures("task_engine")
 def test_deaths_while_a_question_is_open_do_not_count(limit: int, url: str | None, tmp_path: Path) -> None:
     for _ in range(limit + 1):
         killed(tmp_path, call_of(asks), url, when=is_asked)
-    task = anyio.run(finished, tmp_path, url)
+    task = last(partial(finished, tmp_path, url))
     assert (task.status, task.row.deaths, task.row.attempts) == ("completed", 0, limit + 2)
 
 
@@ -177,6 +178,7 @@ async def dies_at_work(ctx: CallContext) -> None:
     await ctx.ports.durable.step("work", work, repeatable=True)
 
 
+@pytest.mark.usefixtures("task_engine")
 @pytest.mark.parametrize("parts", [(dies_at_work,), (asks, dies_at_work)], ids=["alone", "beside-a-question"])
 def test_task_that_kills_its_process_fails_at_the_limit(
     parts: tuple[Callable[[CallContext], Coroutine[Any, Any, None]], ...], limit: int, url: str | None, tmp_path: Path
@@ -186,7 +188,7 @@ def test_task_that_kills_its_process_fails_at_the_limit(
 
     for _ in range(limit):
         assert in_a_process(dying) == signal.SIGKILL
-    task = anyio.run(finished, tmp_path, url, call_of(*parts))
+    task = last(partial(finished, tmp_path, url, call_of(*parts)))
     assert task.status == "failed"
     assert f"died {limit} times" in str(task.error)
 

@@ -7,6 +7,7 @@ import signal
 import sqlite3
 from collections.abc import Callable, Generator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from gateway.workflows.plan import WorkflowPlan
 from gateway.workflows.tool import WorkflowTool
 from tests.fakes.postgres import Postgres, postgres
 from tests.tasks.calls import CTX, Gate, asking, ended, only_task
-from tests.tasks.dying import Journal, die, in_a_process, once_asked, running, steady
+from tests.tasks.dying import Journal, die, in_a_process, last, once_asked, running, steady
 from tests.workflows.scripted import ScriptedToolBox, guard, workflow_of
 
 STEPS = 10
@@ -96,13 +97,14 @@ MATRIX = [pytest.param(death, marks=() if death in FEW else pytest.mark.faults) 
 
 
 @pytest.mark.requirement(97)
+@pytest.mark.usefixtures("task_engine")
 @pytest.mark.parametrize("death", MATRIX)
 @pytest.mark.fault(2)
 def test_task_resumes_after_a_kill_and_repeats_no_finished_step(death: Death, url: str | None, tmp_path: Path) -> None:
     """The side effects, de-duplicated by key, are those of the undisturbed run; at most the step in flight has two."""
     journal = Journal(tmp_path / "journal")
     start_and_die(tmp_path, ten_steps(journal, death), url)
-    task = anyio.run(finish, tmp_path, ten_steps(journal, None), url)
+    task = last(partial(finish, tmp_path, ten_steps(journal, None), url))
     assert (task.status, task.row.attempts) == ("completed", 2)
     assert task.result == Complete.text("45").result
     lines = journal.lines()
@@ -123,6 +125,7 @@ def test_undisturbed_run_has_each_side_effect_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement(97)
+@pytest.mark.usefixtures("task_engine")
 @pytest.mark.parametrize(("outcome", "runs"), [("retry", 11), ("skip", 6)])
 def test_step_in_doubt_is_not_repeated_without_a_decision(outcome: str, runs: int, tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
@@ -138,7 +141,7 @@ def test_step_in_doubt_is_not_repeated_without_a_decision(outcome: str, runs: in
             await runner.answer(task, {"other": {}, key: {"action": "accept", "content": {"outcome": outcome}}})
             return await ended(runner, await runner.find(task.id, "local"))
 
-    task = anyio.run(main)
+    task = last(main)
     assert len(journal.lines()) == runs
     if outcome == "retry":
         assert task.status == "completed"
@@ -151,14 +154,14 @@ def test_step_in_doubt_is_not_repeated_without_a_decision(outcome: str, runs: in
 
 
 @pytest.mark.fault(3)
+@pytest.mark.usefixtures("task_engine")
 def test_answer_given_while_no_process_runs_is_found_after_restart(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
 
     async def ask_and_die() -> None:
         async with running(tmp_path, asking(journal, None)) as runner:
             task = await runner.start("tool", {}, CTX)
-            while not task.open_requests:
-                await task.changed.wait()
+            await once_asked(runner, task)
             die()
 
     async def answer() -> list[str]:
@@ -171,7 +174,7 @@ def test_answer_given_while_no_process_runs_is_found_after_restart(tmp_path: Pat
 
     assert in_a_process(ask_and_die) == signal.SIGKILL
     keys = anyio.run(answer)
-    task = anyio.run(finish, tmp_path, asking(journal, None))
+    task = last(partial(finish, tmp_path, asking(journal, None)))
     assert (task.result, journal.lines()) == (Complete.text("Ada").result, ["Ada"])
     assert list(task.row.asked) == keys
 

@@ -18,7 +18,7 @@ from tests.fakes.postgres import postgres
 from tests.fakes.running import ROOT, free_port, wait_until_ready, write_config
 from tests.interaction.wire import Era, Wire, over_http
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(90), pytest.mark.usefixtures("task_engine")]
 
 FUNCTIONS = """\
 import os, pathlib, time

@@ -1,0 +1,30 @@
+"""Chooses the task engine of `tasks.engine`. `app` calls this at the start of the gateway."""
+
+from __future__ import annotations
+
+from gateway.config.models import TaskSettings
+from gateway.errors import ConfigError
+from gateway.tasks.local_engine import LocalEngine
+from gateway.tasks.task_engine import MakeEngine
+
+INSTALL = 'tasks.engine: "temporal" needs the package `temporalio`: pip install "moongate[temporal]"'
+
+
+async def choose_engine(settings: TaskSettings, gateway: str) -> MakeEngine:
+    """Return the function that creates the engine of a process. For `temporal`, connect to the server first.
+
+    `gateway` is the id of the gateway, from which the default task queue has its name.
+
+    Raises:
+        ConfigError: The package of Temporal is not installed, or the server cannot be used.
+    """
+    if settings.engine == "local":
+        return LocalEngine
+    try:
+        from gateway.tasks.temporal_connection import connect
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "temporalio":
+            raise
+        raise ConfigError(INSTALL, path="tasks.engine") from None
+    connection = await connect(settings.temporal, settings.temporal.task_queue or f"moongate-{gateway}")
+    return connection.make_engine

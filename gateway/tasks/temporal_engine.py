@@ -1,0 +1,373 @@
+"""`TemporalEngine`: a task engine that lets a Temporal server decide which gateway runs a task.
+
+Decided: one workflow for each task, with one activity at a time that runs the whole task in whichever gateway picks it up
+(`temporal_workflow`). The activity sends heartbeats; without them, Temporal has another gateway run the task. Each attempt owns the task
+under a name of its own (`TaskRow.owner`), so that an attempt which Temporal has given up cannot write to the task. Because: Temporal then
+needs to know nothing but the id of the task, and a task that waits for a person occupies no gateway. Instead of: an activity for each step.
+Revisit when: steps of one task must run on different machines.
+
+The gateway also holds a lease in its database while it runs tasks (`Lease`). By the leases, any gateway finds tasks that no gateway runs
+and that Temporal may not know, such as those of a gateway that died between storing a task and starting its workflow.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskGroup
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.common import (
+    SearchAttributeKey,
+    SearchAttributePair,
+    TypedSearchAttributes,
+    VersioningBehavior,
+    WorkerDeploymentVersion,
+    WorkflowIDConflictPolicy,
+)
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+from temporalio.service import RPCError
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkerDeploymentConfig
+
+from gateway.config.temporal_settings import TemporalSettings
+from gateway.errors import StorageError
+from gateway.storage.record_types import PARKED, StrandedTask, TaskRow, is_open
+from gateway.storage.records import Records
+from gateway.tasks.stored_call import from_stored
+from gateway.tasks.task import Task
+from gateway.tasks.task_executor import TaskExecutor
+from gateway.tasks.temporal_names import (
+    CANCEL_TASK,
+    OVER,
+    PRINCIPAL,
+    QUEUED,
+    RUN_TASK,
+    SOURCE,
+    STATE,
+    TOOL,
+    WAITING,
+    WAKE,
+    WORKFLOW,
+    workflow_id,
+)
+from gateway.tasks.temporal_workflow import Attempt, TaskWorkflow
+from gateway.tools.context import CallContext
+
+logger = logging.getLogger(__name__)
+
+MAX_ACTIVITIES = 1000
+"""Maximum number of tasks that one gateway runs at the same time. The limits of callers and sources are checked before."""
+
+HEARTBEAT_SECONDS = 0.5
+"""Seconds between two heartbeats of an activity."""
+
+PARK_SECONDS = 2.0
+"""Seconds for which a task must only wait for a person before its activity ends."""
+
+CALL_TIMEOUT = timedelta(seconds=5)
+"""Maximum time of one request to Temporal."""
+
+WORKFLOW_TASK_TIMEOUT = timedelta(seconds=3)
+"""Time after which Temporal gives a step of the workflow to another gateway. The steps take milliseconds."""
+
+STICKY_TIMEOUT = timedelta(seconds=1)
+"""Time after which Temporal stops to wait for the gateway that ran the workflow before, which may be dead."""
+
+REDISPATCH_SECONDS = (5.0, 60.0)
+"""Seconds until a task that no gateway runs is dispatched again: at first, and at most after further attempts."""
+
+RETRY_SECONDS = 2.0
+"""Seconds until a task is dispatched again that Temporal did not take."""
+
+MAX_CALLS = 100
+"""Maximum number of concurrent requests to Temporal."""
+
+RESTART_SECONDS = 5.0
+"""Seconds until a worker that failed is started again."""
+
+STOP_SECONDS = 5.0
+"""Maximum seconds for which a stopping gateway waits until its worker has reported to Temporal."""
+
+
+class TemporalEngine:
+    """Implements `TaskEngine` with a Temporal server."""
+
+    def __init__(
+        self,
+        executor: TaskExecutor,
+        records: Records,
+        client: Client,
+        settings: TemporalSettings,
+        queue: str,
+        *,
+        has_attributes: bool,
+    ) -> None:
+        """Store the arguments. `queue` is the task queue, and `client` is connected.
+
+        With `has_attributes`, workflows get search attributes, which the namespace must have; else they get the same values as memo.
+        """
+        self._executor = executor
+        self._records = records
+        self._client = client
+        self._settings = settings
+        self._queue = queue
+        self._has_attributes = has_attributes
+        self._outbox: dict[str, StrandedTask] = {}
+        """Tasks whose workflows are to be started or woken now, by id. Without `tool`, the workflow is also woken."""
+        self._calls = anyio.CapacityLimiter(MAX_CALLS)
+        self._wake_outbox = anyio.Event()
+        self._dispatched: dict[str, tuple[float, float]] = {}
+        """Tasks that this process dispatched: time of the next attempt by the event loop's clock, and pause before the attempt after it."""
+        self._are_queued = False
+        self._is_unreachable = False
+
+    @property
+    def new_owner(self) -> str:
+        """The empty text: a new task belongs to no process until an activity claims it."""
+        return ""
+
+    # -- dispatching -------------------------------------------------------------------------------------------
+
+    def dispatch(self, row: TaskRow, ctx: CallContext) -> Task:
+        """Have the workflow of a stored task started in the background, and return the state of the task."""
+        self._put(StrandedTask(row.id, row.principal, row.tool, not row.admitted_at))
+        return Task(row)
+
+    def _put(self, task: StrandedTask) -> None:
+        if task.is_queued:
+            self._are_queued = True
+            return
+        self._outbox[task.id] = task
+        self._wake_outbox.set()
+
+    def has_queued(self) -> bool:
+        """Return whether tasks of any process wait until they may start."""
+        return self._are_queued
+
+    def admit(self, ids: Sequence[str]) -> None:
+        """Have the workflows of tasks started that were just allowed to start. `recover` finds them too, if this process dies now."""
+        for task_id in ids:
+            self._put(StrandedTask(task_id, "", "", is_queued=False))
+
+    async def recover(self) -> None:
+        """Start or wake the workflows of tasks that no living process runs and that do not wait for a person. Raises `StorageError`."""
+        if not self._records.is_open and not await anyio.to_thread.run_sync(self._records.has_orphans, time.time()):
+            return
+        found = await (await self._records.tasks()).stranded()
+        self._are_queued = any(task.is_queued for task in found)
+        now = anyio.current_time()
+        stranded = {task.id for task in found}
+        self._dispatched = {name: times for name, times in self._dispatched.items() if name in stranded or times[0] > now}
+        for task in found:
+            at, pause = self._dispatched.get(task.id, (0.0, REDISPATCH_SECONDS[0]))
+            if not task.is_queued and now >= at:
+                self._dispatched[task.id] = (now + pause, min(2 * pause, REDISPATCH_SECONDS[1]))
+                await self.wake(task.id)
+
+    def note_outage(self) -> None:
+        """Do nothing: to dispatch a running task again has no effect."""
+
+    async def wake(self, task_id: str) -> None:
+        """Have the workflow of a task signalled in the background, and started if necessary. `recover` repeats a signal that is lost."""
+        self._put(StrandedTask(task_id, "", "", is_queued=False))
+
+    async def _start(self, task: StrandedTask, *, wakes: bool) -> None:
+        """Start the workflow of a task, unless it runs already, and signal it if `wakes`. An unreachable server is noted in the task."""
+        pairs = {PRINCIPAL: task.principal, SOURCE: task.tool.partition("__")[0], TOOL: task.tool, STATE: "working"}
+        options: dict[str, Any] = {"start_signal": WAKE} if wakes else {"request_eager_start": True}
+        if self._has_attributes:
+            keys = [SearchAttributePair(SearchAttributeKey.for_keyword(name), value) for name, value in pairs.items()]
+            options["search_attributes"] = TypedSearchAttributes(keys)
+        else:
+            options["memo"] = {name: value for name, value in pairs.items() if name != STATE}
+        try:
+            await self._client.start_workflow(
+                WORKFLOW,
+                task.id,
+                id=workflow_id(task.id),
+                task_queue=self._queue,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                task_timeout=WORKFLOW_TASK_TIMEOUT,
+                rpc_timeout=CALL_TIMEOUT,
+                **options,
+            )
+        except RPCError as error:
+            self._dispatched[task.id] = (anyio.current_time() + RETRY_SECONDS, REDISPATCH_SECONDS[0])
+            await self._note_unreachable(task, error)
+            return
+        self._is_unreachable = False
+
+    async def _note_unreachable(self, task: StrandedTask, error: RPCError) -> None:
+        if not self._is_unreachable:
+            logger.warning("task refused by Temporal address=%s status=%s", self._settings.address, error.status.name)
+        self._is_unreachable = True
+        message = f"Waiting for Temporal at {self._settings.address}, which does not take tasks now ({error.status.name})"
+        await (await self._records.tasks()).note(task.id, message)
+
+    # -- background work ---------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Start workflows of new tasks, and run the activities that Temporal gives to this process, until cancelled."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._empty_outbox, group)
+            while True:
+                try:
+                    await self._work()
+                except Exception as error:  # the worker gives up after errors that it takes for permanent, such as a removed namespace
+                    logger.error("worker of Temporal failed and is started again address=%s error=%s", self._settings.address, error)
+                await anyio.sleep(RESTART_SECONDS)
+
+    async def _empty_outbox(self, group: TaskGroup) -> None:
+        while True:
+            await self._wake_outbox.wait()
+            self._wake_outbox = anyio.Event()
+            tasks, self._outbox = self._outbox, {}
+            for task in tasks.values():
+                group.start_soon(self._send, task)
+
+    async def _send(self, task: StrandedTask) -> None:
+        wakes = not task.tool
+        self._dispatched.setdefault(task.id, (anyio.current_time() + REDISPATCH_SECONDS[0], REDISPATCH_SECONDS[0]))
+        try:
+            async with self._calls:
+                if wakes and (row := await (await self._records.tasks()).get(task.id)) is not None:
+                    task = StrandedTask(row.id, row.principal, row.tool, is_queued=False)
+                await self._start(task, wakes=wakes)
+        except Exception as error:  # `recover` dispatches the task again, and other tasks must not wait for this one
+            logger.warning("task not dispatched, it is tried again task=%s error=%s", task.id[:6], error)
+
+    async def _work(self) -> None:
+        """Run a worker until cancelled, or until it fails. Then let it report its activities, at most for `STOP_SECONDS`."""
+        worker = Worker(
+            self._client,
+            task_queue=self._queue,
+            workflows=[TaskWorkflow],
+            activities=[self._run_task, self._cancel_task],
+            workflow_runner=UnsandboxedWorkflowRunner(),  # the sandbox loads the workflow's modules again for each workflow
+            max_concurrent_activities=MAX_ACTIVITIES,
+            max_heartbeat_throttle_interval=timedelta(seconds=HEARTBEAT_SECONDS),
+            default_heartbeat_throttle_interval=timedelta(seconds=HEARTBEAT_SECONDS),
+            sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
+            deployment_config=self._versioning(),
+        )
+        shield = anyio.CancelScope(shield=True)
+
+        async def work() -> None:
+            with shield:
+                await worker.run()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(work)
+            try:
+                await anyio.sleep_forever()
+            finally:
+                with anyio.move_on_after(STOP_SECONDS, shield=True):
+                    await worker.shutdown()
+                shield.cancel()
+
+    def _versioning(self) -> WorkerDeploymentConfig | None:
+        versioning = self._settings.versioning
+        if versioning is None:
+            return None
+        version = WorkerDeploymentVersion(versioning.deployment, versioning.build_id)
+        # A task continues in a newer build, because its steps are recorded in the database and not in the workflow.
+        return WorkerDeploymentConfig(version, use_worker_versioning=True, default_versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
+
+    # -- activities --------------------------------------------------------------------------------------------
+
+    @activity.defn(name=RUN_TASK)
+    async def _run_task(self, task_id: str) -> Attempt:
+        """Run a task in this process, until it has ended or only waits for a person."""
+        try:
+            return await self._attempt(task_id)
+        except StorageError as error:
+            logger.warning("task not run, it is tried again task=%s error=%s", task_id[:6], error)
+            raise _again("The database of the gateway did not answer.") from None
+
+    @activity.defn(name=CANCEL_TASK)
+    async def _cancel_task(self, task_id: str) -> str:
+        """Cancel a task whose workflow a person cancelled at Temporal, and return its status."""
+        try:
+            rows = await self._records.tasks()
+            await rows.cancel(task_id)
+            row = await rows.get(task_id)
+        except StorageError:
+            raise _again("The database of the gateway did not answer.") from None
+        return OVER if row is None else row.status
+
+    async def _attempt(self, task_id: str) -> Attempt:
+        executor = self._executor
+        if executor.is_draining or executor.is_stopping:
+            raise _again("The gateway is stopping.")
+        await executor.lease.refresh()
+        rows = await self._records.tasks()
+        running = executor.running.get(task_id)
+        kept = running.row.owner if running is not None and not running.is_lost else ""
+        owner = f"{executor.lease.owner}.{secrets.token_hex(6)}"
+        expired_at = time.time() - executor.settings.ask_timeout_seconds
+        claim = await rows.claim(task_id, owner=owner, kept=kept, lease_seconds=executor.lease.seconds, expired_at=expired_at)
+        if claim is None:
+            ended = await rows.get(task_id)
+            return Attempt(state=ended.status if ended is not None and ended.gone_at else OVER, seconds=0)
+        row = claim.row
+        if row.owner == PARKED:
+            return self._waiting(row.asked)
+        if not row.admitted_at:
+            return Attempt(state=QUEUED, seconds=0)
+        if row.owner == kept and running is not None:
+            task = running  # Temporal gave up an attempt of this process, such as after an outage of its own, but the task still runs
+        elif claim.before:
+            task = await executor.resume(row)
+        else:
+            task = executor.launch(row, from_stored(row))
+        return await self._follow(task)
+
+    async def _follow(self, task: Task) -> Attempt:
+        """Send heartbeats until a task no longer runs in this process. If it only waits for a person, release it."""
+        executor, parkable_at, waiting = self._executor, float("inf"), Attempt(state=WAITING, seconds=0)
+        try:
+            while executor.running.get(task.id) is task:
+                activity.heartbeat()
+                with anyio.move_on_after(HEARTBEAT_SECONDS):
+                    await task.changed.wait()
+                parkable_at = min(parkable_at, anyio.current_time() + PARK_SECONDS) if executor.is_parkable(task) else float("inf")
+                if anyio.current_time() >= parkable_at:
+                    waiting = self._waiting(task.row.asked)  # before the task withdraws its questions because it stops
+                    await executor.park(task)
+        except anyio.get_cancelled_exc_class():
+            details = activity.cancellation_details()
+            if details is None or not (details.cancel_requested or details.worker_shutdown):
+                raise  # Temporal gave up this attempt; the task goes on until another attempt claims it
+            if details.cancel_requested:
+                await self._cancel_running(task)
+            while executor.running.get(task.id) is task:
+                with anyio.move_on_after(HEARTBEAT_SECONDS):
+                    await task.changed.wait()
+        if task.is_parked:
+            return waiting
+        if not task.is_over:
+            raise _again("Another gateway continues the task.")
+        return Attempt(state=task.status, seconds=0)
+
+    async def _cancel_running(self, task: Task) -> None:
+        """Cancel a task of this process, because a person cancelled its workflow at Temporal."""
+        await (await self._records.tasks()).cancel(task.id)
+        task.scope.cancel()
+
+    def _waiting(self, asked: Mapping[str, Any]) -> Attempt:
+        """Return the state of a task that waits for a person, with the seconds until its first question expires."""
+        timeout = self._executor.settings.ask_timeout_seconds
+        ends = [item.get("at", time.time()) + timeout for item in asked.values() if is_open(item)]
+        return Attempt(state=WAITING, seconds=max(min(ends, default=time.time()) - time.time(), 0.0))
+
+
+def _again(text: str) -> ApplicationError:
+    """Return an error that lets Temporal repeat an activity. Its text is stored at Temporal, so it must not contain data of the task."""
+    return ApplicationError(text, category=ApplicationErrorCategory.BENIGN)
