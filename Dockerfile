@@ -1,26 +1,56 @@
 # syntax=docker/dockerfile:1
-FROM python:3.12-slim AS build
+# Any image with Python 3.11 or newer as `python3`; `deploy/build-image.sh` builds on Debian's.
+ARG PYTHON_IMAGE=docker.io/library/python:3.13-slim-bookworm
+
+FROM ${PYTHON_IMAGE} AS build
+# Extras of the package `moongate`, separated by commas.
+ARG EXTRAS=postgres,telemetry
+# For a build without network: PIP_NO_INDEX=1 and PIP_FIND_LINKS=FOLDER.
+ARG PIP_NO_INDEX
+ARG PIP_FIND_LINKS
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY gateway gateway
 COPY agents agents
 COPY skills skills
 COPY config config
-RUN python -m venv /opt/moongate && /opt/moongate/bin/pip install --no-cache-dir .
+RUN python3 -m venv /opt/moongate \
+ && /opt/moongate/bin/pip install ".[${EXTRAS}]" \
+ && /opt/moongate/bin/pip uninstall --yes pip \
+ && find /opt/moongate -depth -name 'setuptools*' -prune -exec rm -rf {} + \
+ && /opt/moongate/bin/python -m compileall -q /opt/moongate/lib
+# The SBOM lists the Python packages of the image, in the format CycloneDX 1.6.
+RUN python3 -m venv /opt/sbom \
+ && /opt/sbom/bin/pip install "cyclonedx-bom>=7,<8" \
+ && mkdir -p /opt/moongate/share/moongate \
+ && /opt/sbom/bin/cyclonedx-py environment --output-reproducible --output-format JSON \
+    --output-file /opt/moongate/share/moongate/sbom.cdx.json /opt/moongate/bin/python
 
-FROM python:3.12-slim
+FROM ${PYTHON_IMAGE}
+ARG REVISION
+LABEL org.opencontainers.image.title="Moongate" \
+      org.opencontainers.image.description="One MCP endpoint for agents, skills, workflows and remote MCP servers" \
+      org.opencontainers.image.licenses="MIT" \
+      org.opencontainers.image.revision="${REVISION}"
 RUN groupadd --system --gid 10001 moongate \
- && useradd --system --uid 10001 --gid moongate --home-dir /var/lib/moongate --create-home moongate \
- && mkdir -p /etc/moongate && chmod 0700 /var/lib/moongate
+ && useradd --system --uid 10001 --gid moongate --home-dir /var/lib/moongate --shell /usr/sbin/nologin moongate \
+ && install -d -o moongate -g moongate -m 0700 /var/lib/moongate \
+ && install -d -m 0755 /etc/moongate
 COPY --from=build /opt/moongate /opt/moongate
-ENV PATH=/opt/moongate/bin:$PATH \
+ENV PATH=/opt/moongate/bin:/usr/local/bin:/usr/bin:/bin \
+    HOME=/var/lib/moongate \
     XDG_STATE_HOME=/var/lib \
+    PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
-USER moongate
+# A number, so that Kubernetes can check `runAsNonRoot`.
+USER 10001:10001
 WORKDIR /etc/moongate
+# Everything that the gateway writes, besides temporary files in /tmp. The root file system can be read-only.
 VOLUME /var/lib/moongate
 EXPOSE 8765
-HEALTHCHECK --interval=30s --timeout=3s --start-period=10s \
-  CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8765/health', timeout=2)"]
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=30s --timeout=5s --start-period=20s --retries=3 \
+  CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8765/health', timeout=3)"]
 ENTRYPOINT ["moongate"]
 CMD ["run", "--http", "0.0.0.0:8765"]

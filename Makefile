@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 WITH_PROGRESS := (while sleep 5 >&- 2>&-; do echo "  $$(ls -d $(VENV)/lib/*/site-packages/*.dist-info 2>/dev/null | wc -l) packages installed"; done) & \
   trap "kill $$! 2>/dev/null" EXIT;
 
-.PHONY: setup run test sdk-path check lint types layers architecture counts trace-call schemas bench bench-gate bench-start bench-stdio bench-page bench-loop bench-workflows bench-tasks conformance accept attacks docs fuzz-parts faults faults-report mutants soak postgres s3 temporal clean
+.PHONY: setup run test sdk-path check lint types layers architecture counts trace-call schemas bench bench-gate bench-start bench-stdio bench-page bench-loop bench-workflows bench-tasks conformance accept attacks docs fuzz-parts faults faults-report mutants soak postgres s3 temporal wheels packaging image up down clean
 
 setup: $(STAMP)
 
@@ -131,6 +131,29 @@ postgres: $(STAMP)
 
 s3: $(STAMP)
 	@$(BIN)/python -m pytest -q -m s3 $(ARGS)
+
+# Every Python 3.11 to 3.14 that is installed, and pipx and uvx; a missing Python is reported as skipped.
+wheels: $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group wheels
+	@$(BIN)/python -m tests.packaging.wheels $(ARGS)
+
+# The image, compose.yaml and the chart, as far as they can be checked without containers: hadolint, Helm, schemas of Kubernetes.
+packaging: $(STAMP)
+	@bash tests/packaging/setup.sh
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group packaging
+	@$(BIN)/python -m pytest -q tests/packaging $(ARGS)
+
+# Without a container daemon and a registry; needs root, mmdebstrap and buildah. Then the image is checked with a read-only root.
+image:
+	@bash deploy/build-image.sh $(or $(OUT),dist/image)
+	@$(PYTHON) -m tests.packaging.image $(or $(OUT),dist/image)
+
+# Two gateways, PostgreSQL, Temporal and nginx with TLS; needs Docker with Compose 2, and openssl.
+up:
+	@bash deploy/up.sh
+
+down:
+	@docker compose down
 
 clean:
 	@rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache

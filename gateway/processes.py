@@ -1,6 +1,8 @@
-"""`seal_descriptors`: prevents programs that the gateway starts from inheriting open files, sockets and pipes.
+"""The seam between the gateway and the operating system for the programs that the gateway starts.
 
-A program that the gateway starts inherits only its standard streams.
+`seal_descriptors` prevents these programs from inheriting open files, sockets and pipes: a program inherits only its standard streams.
+`tree_of` returns an object that ends a program together with everything that the program started. On POSIX systems this is a process
+group, on Windows a job object (`job_objects`).
 
 Decided: every descriptor above 2 is marked close-on-exec before each start of a program. Because: uvloop, unlike asyncio and `subprocess`,
 closes no descriptors in the child, so every server and script could read a descriptor that the gateway's own parent left open. Instead of:
@@ -12,7 +14,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import sys
+from contextlib import suppress
+from typing import Protocol
 
 CLOSE_RANGE_CLOEXEC = 4
 """Flag of `close_range(2)` since Linux 5.11 (linux/close_range.h)."""
@@ -61,3 +66,53 @@ def _seal(number: int) -> None:
         os.set_inheritable(number, False)
     except OSError:
         pass  # not open, or closed in the meantime
+
+
+class ProcessTree(Protocol):
+    """A program that the gateway started, together with every process that the program started."""
+
+    def kill(self) -> None:
+        """Kill all processes of the tree. Does nothing if they have ended."""
+        ...
+
+
+class ProcessGroup:
+    """The process group of a program that was started with `start_new_session=True` (POSIX systems)."""
+
+    def __init__(self, leader: int) -> None:
+        """`leader` is the process id of the program, which is also the number of its process group."""
+        self._leader = leader
+
+    def terminate(self) -> bool:
+        """Send SIGTERM to every process of the group. Return whether the group still has a process."""
+        return self._send(signal.SIGTERM)
+
+    def is_alive(self) -> bool:
+        """Return whether the group still has a process."""
+        return self._send(0)
+
+    def kill(self) -> None:
+        """Send SIGKILL to every process of the group. Does nothing if the group has no process."""
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: int) -> bool:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._leader, number)
+            return True
+        return False
+
+
+def tree_of(process_id: int) -> ProcessTree:
+    """Return the tree of a program that was just started with `start_new_session=True`.
+
+    On Windows, call this immediately after the start: processes that the program starts earlier do not belong to the tree. If Windows
+    refuses the job, or if the program has ended already, the returned tree has no processes.
+    """
+    if sys.platform != "win32":
+        return ProcessGroup(process_id)
+    from gateway.job_objects import JobObject
+
+    job = JobObject()
+    with suppress(OSError):
+        job.assign(process_id)
+    return job

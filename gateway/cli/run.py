@@ -9,7 +9,6 @@ import contextlib
 import gc
 import json
 import os
-import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -228,6 +227,7 @@ async def _serve(follow: _Follow, announcer: _Announcer, address: _Address | Non
 
     from gateway.cli.common import running
     from gateway.cli.running import findable_at
+    from gateway.stop_signals import stop_signals
     from gateway.upstream.hop_id import STDIO
 
     with contextlib.ExitStack() as leaving:
@@ -246,7 +246,7 @@ async def _serve(follow: _Follow, announcer: _Announcer, address: _Address | Non
             else:
                 await gateway.serve_http(*address[:2], on_ready=announce, listener=address[2])
             # The server has handled the first signal; a second one must not interrupt the stopping of child processes.
-            leaving.enter_context(anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM))
+            leaving.enter_context(stop_signals())
             tasks.cancel_scope.cancel()
 
 

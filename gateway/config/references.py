@@ -7,8 +7,6 @@ shell; its output and its stderr are never shown. `keyring` is an optional extra
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import subprocess
 import threading
 from collections.abc import Callable, Mapping
@@ -22,6 +20,7 @@ from gateway.config.models import SecretCommand
 from gateway.config.suggest import did_you_mean
 from gateway.errors import ConfigError
 from gateway.json_types import JsonValue
+from gateway.processes import ProcessTree, tree_of
 
 MAX_SECRET_BYTES = 65_536
 """Maximum size of a secret; a larger value is an error."""
@@ -148,7 +147,7 @@ class References:
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "an argument has a NUL character"
             raise ConfigError(f"{what} cannot be started: {reason or 'unknown reason'}.") from None
-        data = _read_output(process, settings.timeout_seconds)
+        data = _read_output(process, tree_of(process.pid), settings.timeout_seconds)
         if data is None:
             raise ConfigError(f"{what} did not end within {settings.timeout_seconds:g} s.")
         if len(data) <= MAX_SECRET_BYTES and process.returncode != 0:
@@ -159,7 +158,7 @@ class References:
         return text
 
 
-def _read_output(process: subprocess.Popen[bytes], timeout_seconds: float) -> bytes | None:
+def _read_output(process: subprocess.Popen[bytes], tree: ProcessTree, timeout_seconds: float) -> bytes | None:
     """Return the standard output of a program, cut after `MAX_SECRET_BYTES` + 1 bytes; `None` if the program exceeds the timeout.
 
     A program that has not ended is killed before this function returns (see `_kill`).
@@ -179,20 +178,18 @@ def _read_output(process: subprocess.Popen[bytes], timeout_seconds: float) -> by
     reader = threading.Thread(target=read, daemon=True, name="secret-command")
     reader.start()
     in_time = ended.wait(timeout_seconds)
-    _kill(process)
+    _kill(process, tree)
     reader.join(KILL_WAIT_SECONDS)
     if not reader.is_alive():
         pipe.close()
     return seen[0] if in_time and seen else None
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a program and, on POSIX, the processes that it started; wait up to `KILL_WAIT_SECONDS` for its end."""
-    if os.name == "posix":
-        with contextlib.suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
-    elif process.poll() is None:
-        process.kill()
+def _kill(process: subprocess.Popen[bytes], tree: ProcessTree) -> None:
+    """Kill a program and the processes that it started; wait up to `KILL_WAIT_SECONDS` for its end."""
+    tree.kill()
+    if process.poll() is None:
+        process.kill()  # on Windows, the tree has no processes if the system refused the job
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(KILL_WAIT_SECONDS)
 

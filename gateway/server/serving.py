@@ -24,7 +24,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-import signal
 import socket
 import threading
 from collections.abc import Callable, Generator
@@ -36,6 +35,7 @@ import anyio
 from gateway.config.models import ServerSettings
 from gateway.errors import ConfigError
 from gateway.server.origins import host_port, shown_host
+from gateway.stop_signals import stop_signals
 
 if TYPE_CHECKING:
     import uvicorn
@@ -187,7 +187,7 @@ async def _on_signals(stop: Callable[[int], None]) -> None:
     """
     if threading.current_thread() is not threading.main_thread():
         return  # only the main thread receives signals; another thread stops the gateway by cancellation
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    with stop_signals() as signals:
         count, last = 0, float("-inf")
         async for _ in signals:
             if anyio.current_time() - last > SIGNAL_BURST_SECONDS:
@@ -238,7 +238,9 @@ def bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio sets TCP_NODELAY only on sockets that were created with IPPROTO_TCP.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # On Windows, SO_REUSEADDR would let two programs listen at one address.
+    exclusive = getattr(socket, "SO_EXCLUSIVEADDRUSE", None)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR if exclusive is None else exclusive, 1)
     for level, name, value in _LIVENESS:
         if (option := getattr(socket, name, None)) is not None:
             listener.setsockopt(level, option, value)

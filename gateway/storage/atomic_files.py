@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import stat
+import sys
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
@@ -129,16 +130,16 @@ def lock_file_of(path: Path) -> int:
         raise StorageUnusable(f"Cannot write {str(lock_path)!r}: {error.strerror or error}. Check the folder's permissions.") from None
 
 
-if os.name == "nt":
+if sys.platform == "win32":
     import msvcrt
 
     def _take_lock(descriptor: int) -> None:
-        msvcrt.locking(descriptor, msvcrt.LK_LOCK, 1)  # pyright: ignore[reportAttributeAccessIssue]  # Windows only
+        msvcrt.locking(descriptor, msvcrt.LK_LOCK, 1)
 
     def try_lock(descriptor: int) -> bool:
         """Take the lock of an open lock file if it is free, without waiting; return whether it was free."""
         try:
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # pyright: ignore[reportAttributeAccessIssue]  # Windows only
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
         except OSError:
             return False
         return True

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
 import anyio
 
 from gateway.config.models import StdioServer
 from gateway.errors import NotSent
-from gateway.processes import seal_descriptors
+from gateway.processes import ProcessGroup, seal_descriptors
 from gateway.sdk import load
 from gateway.upstream.carriers.carrier import Carrier
 from gateway.upstream.carriers.pipe_carrier import PipeCarrier
@@ -96,32 +95,24 @@ async def open_stdio(
         yield PipeCarrier(server, pipe)
     finally:
         with anyio.CancelScope(shield=True):
-            await _stop(pipe, group)
+            await _stop(pipe, ProcessGroup(group))
             log.exit_code = transport.get_returncode()
             transport.close()
             if children is not None:
                 await children.release(group)
 
 
-async def _stop(pipe: Pipe, group: int) -> None:
+async def _stop(pipe: Pipe, group: ProcessGroup) -> None:
     """Stop the child: close its input, then send SIGTERM and at last SIGKILL to its process group. Each step has a time limit."""
     pipe.close_input()
     with anyio.move_on_after(GRACE_SECONDS):
         await pipe.ended.wait()
-    if _signal(group, signal.SIGTERM):
+    if group.terminate():
         for _ in range(CHECKS):
             await anyio.sleep(GRACE_SECONDS / CHECKS)
-            if not _signal(group, 0):
+            if not group.is_alive():
                 break
         else:
-            _signal(group, signal.SIGKILL)
+            group.kill()
     with anyio.move_on_after(GRACE_SECONDS):
         await pipe.ended.wait()
-
-
-def _signal(group: int, number: int) -> bool:
-    """Send a signal to every process of a process group. Return whether the group still has a process. Signal 0 only checks this."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
-        return True
-    return False

@@ -27,7 +27,7 @@ from anyio.abc import ByteReceiveStream, Process
 
 from gateway.errors import SkillError
 from gateway.gate.concurrency import Limiter
-from gateway.processes import seal_descriptors
+from gateway.processes import ProcessGroup, seal_descriptors
 from gateway.skills.sandbox import NOBODY
 from gateway.skills.sandbox.spec import Spec
 
@@ -430,10 +430,7 @@ async def _end(process: Process) -> None:
 
 def _kill(process: Process) -> None:
     """Kill the process group of the launcher, which started the script. The processes in the script's namespace end with it."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
+    ProcessGroup(process.pid).kill()
 
 
 async def _remove(folder: str) -> None:

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Builds the image of the Dockerfile without a container daemon and without a registry: `deploy/build-image.sh FOLDER`.
+#
+# The base image is Debian bookworm with its Python, made by mmdebstrap; buildah builds the Dockerfile on it. Python packages are fetched
+# by this machine's pip, so the build itself needs no network. Needs Debian, root, `mmdebstrap`, `buildah`, and a Python of the same version
+# as Debian's (3.11). Leaves in FOLDER: base.tar (made once), packages/, image.tar (an OCI
+# archive), config.json (user, environment, commands and health check), sbom.cdx.json, and rootfs/ (the files of the image).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+out="$(mkdir -p "$1" && cd "$1" && pwd)"
+python="${PYTHON:-/usr/bin/python3}"
+extras="${EXTRAS:-postgres,telemetry}"
+export STORAGE_DRIVER=vfs BUILDAH_ISOLATION=chroot
+storage="$(mktemp -d)"
+trap 'rm -rf "$storage"' EXIT
+buildah() { command buildah --root "$storage/root" --runroot "$storage/run" "$@"; }
+
+if [ ! -f "$out/base.tar" ]; then
+  echo "base: mmdebstrap"
+  mmdebstrap --quiet --variant=essential --include=python3,python3-venv,ca-certificates \
+    --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
+    bookworm "$out/base.tar"
+fi
+
+echo "packages: pip download"
+mkdir -p "$out/packages"
+"$python" -m venv "$storage/pip"
+"$storage/pip/bin/pip" install --quiet --disable-pip-version-check --upgrade pip
+"$storage/pip/bin/pip" download --quiet --disable-pip-version-check --only-binary :all: --dest "$out/packages" \
+  "hatchling>=1.27,<2" "cyclonedx-bom>=7,<8"
+"$storage/pip/bin/pip" wheel --quiet --disable-pip-version-check --wheel-dir "$out/packages" --find-links "$out/packages" ".[$extras]"
+rm -f "$out"/packages/moongate-*.whl
+
+echo "image: buildah"
+base="$(buildah from scratch)"
+buildah add --quiet "$base" "$out/base.tar" / >/dev/null
+buildah commit --quiet "$base" localhost/moongate-base >/dev/null
+buildah rm "$base" >/dev/null
+buildah bud --quiet --layers=false --volume "$out/packages:/packages:ro" \
+  --build-arg PYTHON_IMAGE=localhost/moongate-base --build-arg "EXTRAS=$extras" \
+  --build-arg PIP_NO_INDEX=1 --build-arg PIP_FIND_LINKS=/packages \
+  --build-arg "REVISION=$(git rev-parse HEAD 2>/dev/null || true)" --format docker --tag localhost/moongate --file Dockerfile . >/dev/null
+rm -f "$out/image.tar"
+buildah push --quiet localhost/moongate "oci-archive:$out/image.tar:moongate"
+buildah inspect --type image localhost/moongate | "$python" -c 'import json, sys; print(json.dumps(json.load(sys.stdin)["Docker"]["config"]))' \
+  > "$out/config.json"
+container="$(buildah from localhost/moongate)"
+place="$(buildah mount "$container")"
+cp "$place/opt/moongate/share/moongate/sbom.cdx.json" "$out/sbom.cdx.json"
+rm -rf "$out/rootfs" && mkdir "$out/rootfs" && cp -a "$place/." "$out/rootfs/"
+buildah umount "$container" >/dev/null
+echo "built $out/image.tar: $(( $(stat -c %s "$out/image.tar") / 1000000 )) MB compressed"

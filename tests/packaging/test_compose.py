@@ -1,0 +1,170 @@
+"""`compose.yaml`: valid by the published schema, and its parts run on this machine with the files and arguments that it gives them.
+
+No test starts a container: names of services, ports and paths inside containers are replaced by those of this machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import ssl
+import stat
+import subprocess
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+import yaml
+
+from tests.fakes.postgres import postgres
+from tests.fakes.running import ROOT, child, free_port, listens, until, upstream_http, wait_until_ready
+from tests.packaging.smoke import call
+
+DATA = Path(__file__).parent / "data"
+ECHO = {"name": "up__echo", "arguments": {"text": "through nginx"}}
+
+
+def composed() -> Any:
+    """The content of compose.yaml; aliases are replaced by what they name."""
+    return yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
+
+
+def test_compose_file_is_valid_by_the_published_schema() -> None:
+    schema = (DATA / "compose-spec.json").read_bytes()
+    assert hashlib.sha256(schema).hexdigest() in (DATA / "README.md").read_text(encoding="utf-8")
+    check = jsonschema_rs.validator_for(json.loads(schema))
+    assert [error.message for error in check.iter_errors(composed())] == []
+    broken = composed()
+    broken["services"]["nginx"]["portz"] = []
+    assert not check.is_valid(broken)
+
+
+def test_compose_file_names_only_what_exists() -> None:
+    found = composed()
+    services = found["services"]
+    assert set(services) == {"gateway-1", "gateway-2", "nginx", "postgres", "temporal"}
+    for name, service in services.items():
+        assert set(service.get("depends_on", {})) <= set(services), name
+        assert set(service.get("secrets", [])) <= set(found["secrets"]), name
+        for volume in service.get("volumes", []):
+            source = volume.partition(":")[0]
+            assert (ROOT / source).is_file() if source.startswith("./") else source in found["volumes"], volume
+
+
+def test_every_service_for_clients_has_a_read_only_root_and_no_capabilities() -> None:
+    services = composed()["services"]
+    for name in ("gateway-1", "gateway-2", "nginx"):
+        service = services[name]
+        assert (service["read_only"], service["cap_drop"], service["tmpfs"]) == (True, ["ALL"], ["/tmp"]), name
+        assert "no-new-privileges:true" in service["security_opt"], name
+
+
+def test_ports_are_published_on_loopback_only() -> None:
+    published = [port for service in composed()["services"].values() for port in service.get("ports", [])]
+    assert published and all(port.startswith("127.0.0.1:") for port in published)
+
+
+def secrets_in(folder: Path) -> Path:
+    """Let `deploy/up.sh` create its secrets below `folder`, and return the folder with the secrets."""
+    (folder / "deploy").mkdir()
+    shutil.copy(ROOT / "deploy" / "up.sh", folder / "deploy")
+    subprocess.run(["bash", "deploy/up.sh", "--secrets-only"], cwd=folder, check=True, timeout=30)
+    return folder / "deploy" / "secrets"
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is missing")
+def test_secrets_are_created_once_in_a_closed_folder(tmp_path: Path) -> None:
+    folder = secrets_in(tmp_path)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert set(before) == {"database-password", "tls.crt", "tls.key"}
+    subprocess.run(["bash", "deploy/up.sh", "--secrets-only"], cwd=tmp_path, check=True, timeout=30)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+@contextmanager
+def two_gateways(folder: Path, secrets: Path, database: str, upstream: str) -> Generator[tuple[list[int], list[Any], str]]:
+    """Start both gateways as compose.yaml does, with one state folder; yield their ports, their processes and an API key."""
+    text = (ROOT / "deploy" / "gateway.json").read_text(encoding="utf-8")
+    replaced = {
+        '"mcpServers": {}': json.dumps({"mcpServers": {"up": {"type": "http", "url": upstream}}})[1:-1],
+        "/run/secrets/": f"{secrets}/",
+        "@postgres/moongate": database.partition("moongate")[2],
+    }
+    for before, after in replaced.items():
+        assert before in text
+        text = text.replace(before, after)
+    path = folder / "gateway.json"
+    path.write_text(text)
+    env = {"HOME": str(folder), "XDG_STATE_HOME": str(folder / "state")}
+    argv = ["-m", "gateway", "keys", "add", "first", "--config", str(path)]
+    with child(*argv, env=env, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        key = process.stdout.readline().decode().strip()
+        assert process.wait(30) == 0
+    ports, processes = [free_port(), free_port()], list[Any]()
+    with ExitStack() as stack:
+        for number, port in enumerate(ports, 1):
+            command = composed()["services"][f"gateway-{number}"]["command"]
+            assert command[-1] == "0.0.0.0:8765"
+            log = folder / f"gateway-{number}.log"
+            argv = ["-m", "gateway", *command[:-1], f"127.0.0.1:{port}", "--config", str(path)]
+            processes.append(stack.enter_context(child(*argv, env=env, log=log)))
+            wait_until_ready(processes[-1], f"http://127.0.0.1:{port}/ready", log, 60)
+        yield ports, processes, key
+
+
+@contextmanager
+def nginx(folder: Path, secrets: Path, gateways: list[int]) -> Generator[int]:
+    """Run nginx with deploy/nginx.conf, and yield the port on which it listens."""
+    port = free_port()
+    text = (ROOT / "deploy" / "nginx.conf").read_text(encoding="utf-8")
+    text = text.replace("/tmp/", f"{folder}/").replace("/run/secrets/", f"{secrets}/").replace("8443 ssl", f"127.0.0.1:{port} ssl")
+    for number, gateway in enumerate(gateways, 1):
+        text = text.replace(f"gateway-{number}:8765", f"127.0.0.1:{gateway}")
+    path = folder / "nginx.conf"
+    path.write_text(text)
+    user = ["user root;"] if os.geteuid() == 0 else []
+    argv = ["nginx", "-c", str(path), "-g", " ".join(["daemon off;", *user])]
+    checked = subprocess.run([*argv, "-t"], capture_output=True, text=True, timeout=20, check=False)
+    assert checked.returncode == 0, checked.stderr
+    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: listens(str(port)))
+        yield port
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+@pytest.mark.postgres
+@pytest.mark.timeout(180)
+@pytest.mark.skipif(shutil.which("nginx") is None or shutil.which("openssl") is None, reason="nginx or openssl is missing")
+def test_calls_through_nginx_are_answered_by_both_gateways_and_after_the_death_of_one(tmp_path: Path) -> None:
+    secrets = secrets_in(tmp_path)
+    with ExitStack() as stack:
+        database = stack.enter_context(postgres()).url
+        upstream = stack.enter_context(upstream_http())
+        ports, processes, key = stack.enter_context(two_gateways(tmp_path, secrets, database, upstream))
+        port = stack.enter_context(nginx(tmp_path, secrets, ports))
+        trusted = ssl.create_default_context(cafile=str(secrets / "tls.crt"))
+        url = f"https://localhost:{port}/mcp"
+        for _ in range(10):
+            assert "through nginx" in json.dumps(call(url, key=key, tool=ECHO, tls=trusted))
+        connections = [_open_connections(port) for port in ports]
+        assert all(connections), connections
+        processes[0].kill()
+        for _ in range(10):
+            assert "through nginx" in json.dumps(call(url, key=key, tool=ECHO, tls=trusted))
+
+
+def _open_connections(port: int) -> int:
+    """How many connections from nginx a gateway has, by the system's table of sockets. nginx keeps them open after a request."""
+    table = Path("/proc/net/tcp").read_text(encoding="ascii")
+    return len(re.findall(rf"^ *\d+: 0100007F:{port:04X} 0100007F:\w+ 01 ", table, re.MULTILINE))
