@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
+from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
@@ -20,7 +22,7 @@ from gateway.config.expand import Expander, own_keys
 from gateway.config.hosts import IGNORED_ROOT_KEYS
 from gateway.config.jsonc import parse
 from gateway.config.models import GatewayConfig, ServerEntry, StdioServer, judge_policy_name, judge_server_name
-from gateway.config.outbound import read_auth
+from gateway.config.outbound import is_open, read_auth
 from gateway.config.paths import did_you_mean_path, find_config, is_bundled_config
 from gateway.config.problems import keys_of, problems_of
 from gateway.config.read_entries import DisabledServer, read_entry
@@ -254,7 +256,7 @@ def _with_storage_secrets(root: JsonObject, expander: Expander, notes: list[str]
     """Return the decoded configuration with the references in the secrets of `storage` expanded.
 
     The secrets are `storage.url`, which may contain a password, and the keys of `STORAGE_SECRETS` under `storage.s3`. A note is added to
-    `notes` for each of these keys that has a value instead of a reference.
+    `notes` for each of these keys that has a value instead of a reference, and for an endpoint without encryption.
     """
     storage = members_of(root.get("storage"))
     expanded: JsonObject = {}
@@ -265,6 +267,9 @@ def _with_storage_secrets(root: JsonObject, expander: Expander, notes: list[str]
     for key, value in secrets.items():
         if "${" not in value and key != "accessKey":
             notes.append(f"storage.s3.{key}: a secret stands in the file; write a reference such as `${{VAR}}` or `${{file:PATH}}`")
+    with suppress(ValueError):  # a malformed endpoint is reported by the validation
+        if isinstance(endpoint := given.get("endpoint"), str) and is_open(endpoint):
+            notes.append(f"storage.s3.endpoint: results travel unencrypted to {urlsplit(endpoint).hostname}; use https")
     if secrets:
         expanded["s3"] = {**given, **{key: expander.secret(value, path=f"storage.s3.{key}") for key, value in secrets.items()}}
     return {**root, "storage": {**storage, **expanded}} if expanded else root
