@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Moongate needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
 	@echo "Setting up Moongate in $(VENV), once. This takes about a minute."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "  fetching and installing about 120 packages"
+	@echo "  fetching and installing about 140 packages"
 	@$(WITH_PROGRESS) $(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1" && \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable . --group dev && \
 	  $(BIN)/python -m compileall -q gateway

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
+from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
@@ -21,7 +23,7 @@ from gateway.config.hosts import IGNORED_ROOT_KEYS
 from gateway.config.installation_key import decode_installation_key
 from gateway.config.jsonc import parse
 from gateway.config.models import GatewayConfig, ServerEntry, StdioServer, judge_policy_name, judge_server_name
-from gateway.config.outbound import read_auth
+from gateway.config.outbound import is_open, read_auth
 from gateway.config.paths import did_you_mean_path, find_config, is_bundled_config
 from gateway.config.problems import keys_of, problems_of
 from gateway.config.read_entries import DisabledServer, read_entry
@@ -262,7 +264,7 @@ def _validated(root: JsonObject, mistakes: Sequence[ConfigError], disabled: Sequ
 def _with_own_secrets(root: JsonObject, expander: Expander, notes: list[str]) -> JsonObject:
     """Return the decoded configuration with the references in the keys of `OWN_SECRETS` expanded.
 
-    A note is added to `notes` for each of them that should be a reference and is not.
+    A note is added to `notes` for each of them that should be a reference and is not, and for an endpoint of results without encryption.
 
     Raises:
         ConfigError: A reference cannot be expanded, or the installation key cannot be used.
@@ -280,6 +282,10 @@ def _with_own_secrets(root: JsonObject, expander: Expander, notes: list[str]) ->
         if path == "storage.installationKey":
             decode_installation_key(secret)
         root = _replaced(root, [*sections, key], secret)
+    endpoint = members_of(members_of(root.get("storage")).get("s3")).get("endpoint")
+    with suppress(ValueError):  # a malformed endpoint is reported by the validation
+        if isinstance(endpoint, str) and is_open(endpoint):
+            notes.append(f"storage.s3.endpoint: results travel unencrypted to {urlsplit(endpoint).hostname}; use https")
     return root
 
 

@@ -37,7 +37,7 @@ def read_auth(written: JsonObject, entry: ServerEntry, expander: Expander, *, pa
             raise ConfigError(f"`${{…}}` is read in `{SECRET_KEY}` only; write the value itself.", path=f"{path}.{key}")
     _check_issuer(written.get("issuer"), f"{path}.issuer")
     parts = urlsplit(entry.url)
-    notes = [f"{path}: tokens travel unencrypted to {parts.netloc}; use https"] if _is_open(entry.url) else []
+    notes = [f"{path}: tokens travel unencrypted to {parts.netloc}; use https"] if is_open(entry.url) else []
     secret = written.get(SECRET_KEY)
     if not isinstance(secret, str):
         return written, notes
@@ -47,10 +47,11 @@ def read_auth(written: JsonObject, entry: ServerEntry, expander: Expander, *, pa
 
 
 def _check_issuer(issuer: object, path: str) -> None:
-    if isinstance(issuer, str) and (_is_open(issuer) or not urlsplit(issuer).hostname):
+    if isinstance(issuer, str) and (is_open(issuer) or not urlsplit(issuer).hostname):
         raise ConfigError("is not an https:// address; http:// is allowed for this machine only.", path=path)
 
 
-def _is_open(url: str) -> bool:
+def is_open(url: str) -> bool:
+    """Return whether requests to the URL are not encrypted. Addresses of this machine need no encryption."""
     parts = urlsplit(url)
     return parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in LOOPBACK_HOSTS)

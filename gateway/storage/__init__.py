@@ -1,4 +1,4 @@
-"""Stores the gateway's state on disk: the state folder, atomic writing of files, and the database.
+"""Stores the gateway's state: the state folder, atomic writing of files, the database, and large results, also in object storage.
 
 Decided: data that is searched, counted or appended is stored in the database `gateway.db` (SQLAlchemy Core, SQLite in WAL mode), which
 `records` opens on first use. Single small values (installation key, API keys) are files that are replaced as a whole. Because: importing

@@ -258,6 +258,34 @@ def test_wrong_temporal_settings_are_named(section: dict[str, Any], text: str, t
         load(tmp_path, {"storage": {"url": "postgresql://db.example.com/moongate"}, "tasks": section})
 
 
+def test_keys_of_object_storage_are_references_and_never_shown(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(f"{SECRET}\n")
+    s3 = {"endpoint": "http://minio.example.com", "accessKey": "${S3_KEY}", "secretKey": "${file:secret}", "sessionToken": "written-here"}
+    loaded = load(tmp_path, {"storage": {"results": "s3://kept/results", "s3": s3}}, {"S3_KEY": "access-key"})
+    found = loaded.config.storage.s3
+    assert (found.access_key, found.secret_key, found.session_token) == ("access-key", SECRET, "written-here")
+    assert loaded.secrets == {"access-key", SECRET, "written-here"}
+    assert [note.partition(":")[0] for note in loaded.notes] == ["storage.s3.sessionToken", "storage.s3.endpoint"]
+
+
+@pytest.mark.parametrize(
+    ("storage", "place"),
+    [
+        ({"results": "s3://kept/../other"}, "storage.results"),
+        ({"results": "s3://kept//x"}, "storage.results"),
+        ({"results": "https://kept/x"}, "storage.results"),
+        ({"results": "s3://UPPER"}, "storage.results"),
+        ({"results": "s3://kept", "s3": {"endpoint": "https://user:password@host"}}, "storage.s3.endpoint"),
+        ({"results": "s3://kept", "s3": {"endpoint": "https://host/kept"}}, "storage.s3.endpoint"),
+        ({"results": "s3://kept", "s3": {"accessKey": "a"}}, "accessKey and secretKey belong together"),
+        ({"s3": {"region": "eu-west-1"}}, "s3 has no effect without `results`"),
+    ],
+)
+def test_wrong_place_of_object_storage_is_named(tmp_path: Path, storage: dict[str, Any], place: str) -> None:
+    with pytest.raises(ConfigError, match=place):
+        load(tmp_path, {"storage": storage})
+
+
 @pytest.mark.parametrize("name", ["OPENAI_API_KEY", "AZURE_OPENAI_API_KEY", "FOUNDRY_API_KEY", "MOONGATE_API_KEY"])
 def test_gateway_keys_are_masked_unless_they_are_ordinary_terms(name: str) -> None:
     assert own_keys({name: "k" * 16, "OTHER": "v" * 16}) == ["k" * 16]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -198,3 +199,12 @@ async def test_check_of_a_server_that_does_not_answer_ends_in_time(server: Objec
         assert time.monotonic() - began < 8
     finally:
         server.go_on()
+
+
+async def test_private_authority_is_trusted_by_its_certificate_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = tmp_path / "authority.pem"
+    with object_storage(authority) as server:
+        with pytest.raises(StorageUnusable, match="the server's certificate is not trusted"):
+            await store(server, "tls").check()
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority))
+        await store(server, "tls").check()
