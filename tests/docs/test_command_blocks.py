@@ -13,16 +13,19 @@ import pytest
 
 from tests.docs.code_blocks import WALKTHROUGHS, code_blocks, is_excused
 from tests.docs.world import World
+from tests.fakes.postgres import postgres
 from tests.fakes.running import auth_server
 
 PAGES = sorted({block.page for block in code_blocks("commands")})
 SERVE = "moongate run"
 SIGN_IN = "moongate auth"
 
-FRESH = ("moongate add", "moongate remove", "moongate keys", "moongate db")
-"""Commands that change the configuration or the state, or close the gateway to others: they run in a folder and home of their own."""
+FRESH = ("moongate add", "moongate remove", "moongate keys")
+"""Commands that change the configuration, or close the gateway to the others: they run in a folder and home of their own."""
 
-OF_THEIR_OWN = (*FRESH, SERVE, SIGN_IN)
+DATABASE = "moongate db"
+
+OF_THEIR_OWN = (*FRESH, SERVE, SIGN_IN, DATABASE)
 """Commands that do not run beside the others."""
 
 
@@ -75,6 +78,21 @@ def test_printed_commands_that_change_the_configuration_run(fresh: World, page: 
             listed = json.loads((fresh.folder / "home/moongate/keys.json").read_text())
             fresh.revoked = next(iter(listed["keys"]))["id"] if isinstance(listed["keys"], list) else next(iter(listed["keys"]))
         fresh.run(command)
+
+
+@pytest.mark.postgres
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("page", ["docs/cli.md", "docs/upgrade.md"])
+def test_printed_database_commands_run_from_top_to_bottom(fresh: World, page: str) -> None:
+    fresh.run("moongate keys add ada && moongate db migrate")
+    commands = [command for at, command in printed() if at == page and command.startswith(DATABASE)]
+    with postgres() as server:
+        for name, storage in (("restored", {"dir": "elsewhere"}), ("postgres", {"url": server.database("moved")})):
+            (fresh.work / f"{name}.json").write_text(json.dumps({"mcpServers": {}, "storage": storage}))
+        for command in commands:
+            fresh.run(command)
+        assert "ada" in fresh.run("moongate keys list")
+    assert len(commands) >= 4
 
 
 @pytest.mark.timeout(120)
