@@ -420,6 +420,24 @@ async def test_answer_from_the_command_line_wakes_a_waiting_task(server: Tempora
             assert listed["tasks"][0]["page"].endswith(workflow_id(task_id))
 
 
+@pytest.mark.temporal
+async def test_doctor_checks_the_server_and_runs_none_of_its_tasks(own_server: TemporalServer, tmp_path: Path) -> None:
+    with gateways(tmp_path) as ((process, url),):
+        async with over_http(url, "modern") as wire:
+            task_id = await begun(wire, "works")
+            await until_noted(tmp_path, "begun")
+            os.killpg(process.pid, signal.SIGKILL)
+        argv = [sys.executable, "-m", "gateway", "doctor", "--config", str(tmp_path / "gateway.json")]
+        await anyio.sleep(3)  # the task waits for a gateway
+        assert f"{own_server.address} can be used" in (await anyio.run_process(argv, cwd=ROOT, check=False)).stdout.decode()
+        await anyio.to_thread.run_sync(own_server.kill)
+        told = await anyio.run_process(argv, cwd=ROOT, check=False)
+        assert f"Temporal at {own_server.address} cannot be used" in told.stdout.decode()
+        assert told.returncode != 0
+    assert "working" in await anyio.to_thread.run_sync(command, tmp_path, "show", task_id)
+    assert noted(tmp_path) == ["begun"]
+
+
 def command(folder: Path, *arguments: str) -> str:
     argv = [sys.executable, "-m", "gateway", "tasks", *arguments, "--config", str(folder / "gateway.json")]
     ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
