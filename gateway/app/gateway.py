@@ -77,8 +77,11 @@ if TYPE_CHECKING:
 class Gateway:
     """A gateway for one configuration. Create it with `from_config`, enter it with `async with`, and call `serve_stdio` or `serve_http`."""
 
-    def __init__(self, loaded: LoadedConfig, events: EventStream, acceptance: Acceptance | None, endpoint: str | None) -> None:
+    def __init__(
+        self, loaded: LoadedConfig, events: EventStream, acceptance: Acceptance | None, endpoint: str | None, *, dispatches: bool = True
+    ) -> None:
         self._written = loaded
+        self._dispatches = dispatches
         self._endpoint = endpoint
         self._acceptance = acceptance or Acceptance()
         self.events = events
@@ -104,6 +107,7 @@ class Gateway:
         events: EventStream | None = None,
         acceptance: Acceptance | None = None,
         endpoint: str | None = None,
+        dispatches: bool = True,
     ) -> Gateway:
         """Return a gateway for the configuration `loaded`. The gateway has no side effects before it is entered.
 
@@ -111,9 +115,10 @@ class Gateway:
         gateway of this configuration refused as new or changed: they wait until a person accepts them (`moongate lock --accept`). The
         default `acceptance` does not record the commands that run at the start; `Acceptance(records_start=True)` records them as accepted
         by a person. `endpoint`, the port or `STDIO` at which the gateway will be served, is a part of the gateway's id (`hop_id`), by which
-        chained gateways detect loops.
+        chained gateways detect loops. If `dispatches` is false, the gateway takes no tasks from Temporal (`tasks.engine`), because it will
+        not run for long.
         """
-        return cls(loaded, events or EventStream(), acceptance, endpoint)
+        return cls(loaded, events or EventStream(), acceptance, endpoint, dispatches=dispatches)
 
     async def __aenter__(self) -> Gateway:
         """Start the gateway. Remote servers are connected in the background; `ready` waits for them.
@@ -142,7 +147,7 @@ class Gateway:
         state = StateFolder(state_path, config.storage.root_key)
         own_id = await anyio.to_thread.run_sync(hop_id, state, loaded, self._endpoint)
         state_key = await anyio.to_thread.run_sync(state.key, "request-state")
-        make_engine = await choose_engine(config.tasks, configuration_of(own_id))
+        make_engine = await choose_engine(config.tasks, configuration_of(own_id), dispatches=self._dispatches)
         models = Models(config.defaults.model)
         self._stack.push_async_callback(models.aclose)
         hosts = SourceHost()

@@ -234,7 +234,9 @@ def diverted_stdout() -> Generator[None]:
 
 
 @contextlib.asynccontextmanager
-async def running(loaded: LoadedConfig, acceptance: Acceptance | None = None, endpoint: str | None = None) -> AsyncGenerator[Gateway]:
+async def running(
+    loaded: LoadedConfig, acceptance: Acceptance | None = None, endpoint: str | None = None, *, dispatches: bool = True
+) -> AsyncGenerator[Gateway]:
     """Start a gateway with this configuration and yield it; its servers connect in the background.
 
     The arguments are those of `Gateway.from_config`. `acceptance` decides which commands of the configuration may be executed.
@@ -243,7 +245,8 @@ async def running(loaded: LoadedConfig, acceptance: Acceptance | None = None, en
 
     async with contextlib.AsyncExitStack() as stack:
         with diverted_stdout():
-            gateway = await stack.enter_async_context(Gateway.from_config(loaded, acceptance=acceptance, endpoint=endpoint))
+            made = Gateway.from_config(loaded, acceptance=acceptance, endpoint=endpoint, dispatches=dispatches)
+            gateway = await stack.enter_async_context(made)
         yield gateway
 
 

@@ -73,7 +73,7 @@ async def _live_checks(loaded: LoadedConfig, first: StartupAnswers | None) -> li
             checks += [Check("fail", "gateway", problem, "") for problem in own.gateway.inspection.problems()]
             withheld = own.gateway.catalog.withheld().items()
             checks += [Check("warn", f"withheld {what}", f"Refused by {why.rule}: {why.reason}", "") for what, why in withheld]
-            checks += [*database, *stored]
+            checks += [*database, *stored, *await _temporal_checks(loaded)]
             checks += await _definition_checks(own)
             checks += [
                 Check("fail" if need.is_fatal else "warn", f"{need.kind} {need.where}", need.text, "")
@@ -222,6 +222,19 @@ async def _result_checks(loaded: LoadedConfig) -> list[Check]:
     except StorageError as error:
         return [Check("fail", "results", str(error), "", "unreachable")]
     return [Check("ok", "results", f"an object in {storage.results} was written, read, listed and deleted", "")]
+
+
+async def _temporal_checks(loaded: LoadedConfig) -> list[Check]:
+    """Check whether the Temporal server of `tasks.temporal` can be used, if tasks are dispatched by it."""
+    from gateway.tasks.engine_choice import choose_engine
+
+    if loaded.config.tasks.engine != "temporal":
+        return []
+    try:
+        await choose_engine(loaded.config.tasks, "")
+    except ConfigError as error:
+        return [Check("fail", "temporal", str(error), "Correct `tasks.temporal`, and check that the server runs.", "unreachable")]
+    return [Check("ok", "temporal", f"{loaded.config.tasks.temporal.address} can be used", "")]
 
 
 async def _model_checks(own: OwnHub) -> list[Check]:

@@ -212,7 +212,7 @@ async def open_own(loaded: LoadedConfig) -> AsyncGenerator[OwnHub, None]:
         path = loaded.path
         # A program behind `${cmd:…}` may be slow; the event loop has nothing else to do yet.
         loaded = await anyio.to_thread.run_sync(lambda: load(str(path) if path is not None else None))
-    async with running(loaded) as gateway:
+    async with running(loaded, dispatches=False) as gateway:
         with working("starting the configured sources"):
             await gateway.ready(SOURCES_TIMEOUT_SECONDS)
             await gateway.inspection.judge_definitions()

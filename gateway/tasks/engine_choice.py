@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gateway.config.models import TaskSettings
 from gateway.errors import ConfigError
 from gateway.tasks.local_engine import LocalEngine
@@ -10,16 +12,19 @@ from gateway.tasks.task_engine import MakeEngine
 INSTALL = 'tasks.engine: "temporal" needs the package `temporalio`: pip install "moongate[temporal]"'
 
 
-async def choose_engine(settings: TaskSettings, gateway: str) -> MakeEngine:
+async def choose_engine(settings: TaskSettings, gateway: str, *, dispatches: bool = True) -> MakeEngine:
     """Return the function that creates the engine of a process. For `temporal`, connect to the server first.
 
-    `gateway` is the id of the gateway, from which the default task queue has its name.
+    `gateway` is the id of the gateway, from which the default task queue has its name. If `dispatches` is false, a process with the engine
+    `temporal` does not connect: it runs the tasks of its own calls and leaves all others to the gateways.
 
     Raises:
         ConfigError: The package of Temporal is not installed, or the server cannot be used.
     """
     if settings.engine == "local":
         return LocalEngine
+    if not dispatches:
+        return partial(LocalEngine, takes_over=False)
     try:
         from gateway.tasks.temporal_connection import connect
     except ModuleNotFoundError as error:

@@ -24,8 +24,12 @@ TAKE_OVER_AT_ONCE = 16
 class LocalEngine:
     """Implements `TaskEngine` without a server: runs new tasks in this process, and takes over the tasks of dead processes."""
 
-    def __init__(self, executor: TaskExecutor, records: Records) -> None:
-        """Store the arguments. `executor` runs tasks in this process, and `records` is the database that the processes share."""
+    def __init__(self, executor: TaskExecutor, records: Records, *, takes_over: bool = True) -> None:
+        """Store the arguments. `executor` runs tasks in this process, and `records` is the database that the processes share.
+
+        If `takes_over` is false, the engine leaves tasks of other processes to them.
+        """
+        self._is_alone = not takes_over
         self._executor = executor
         self._records = records
         self._lease = executor.lease
@@ -64,7 +68,7 @@ class LocalEngine:
 
     async def recover(self) -> None:
         """Take over tasks of processes that stopped or died, at most `TAKE_OVER_AT_ONCE`. Raises `StorageError`."""
-        if not await anyio.to_thread.run_sync(self._records.has_orphans, time.time()):
+        if self._is_alone or not await anyio.to_thread.run_sync(self._records.has_orphans, time.time()):
             return
         rows = await self._records.tasks()
         are_there = await rows.any_orphans(owner=self._lease.owner)

@@ -287,9 +287,11 @@ class TemporalEngine:
         """Run a task in this process, until it has ended or only waits for a person."""
         try:
             return await self._attempt(task_id)
-        except StorageError as error:
+        except ApplicationError:
+            raise
+        except Exception as error:  # its text may have data of the task, which Temporal must not store
             logger.warning("task not run, it is tried again task=%s error=%s", task_id[:6], error)
-            raise _again("The database of the gateway did not answer.") from None
+            raise _again("The gateway could not run the task; see its log.") from None
 
     @activity.defn(name=CANCEL_TASK)
     async def _cancel_task(self, task_id: str) -> str:

@@ -24,7 +24,7 @@ from gateway.tasks.engine_choice import choose_engine
 from gateway.tasks.local_engine import LocalEngine
 from gateway.tasks.temporal_names import page, workflow_id
 from tests.fakes.nursery import Child
-from tests.fakes.running import ROOT, TASK_ENGINE, free_port, write_config
+from tests.fakes.running import ROOT, TASK_ENGINE, free_port, temporal_tasks, write_config
 from tests.fakes.temporal import TemporalServer, temporal
 from tests.interaction.wire import Wire, over_http
 from tests.tasks.dying import in_a_process
@@ -420,11 +420,59 @@ async def test_answer_from_the_command_line_wakes_a_waiting_task(server: Tempora
             assert listed["tasks"][0]["page"].endswith(workflow_id(task_id))
 
 
+@pytest.mark.temporal
+async def test_doctor_checks_the_server_and_runs_none_of_its_tasks(own_server: TemporalServer, tmp_path: Path) -> None:
+    with gateways(tmp_path) as ((process, url),):
+        async with over_http(url, "modern") as wire:
+            task_id = await begun(wire, "works")
+            await until_noted(tmp_path, "begun")
+            os.killpg(process.pid, signal.SIGKILL)
+        argv = [sys.executable, "-m", "gateway", "doctor", "--config", str(tmp_path / "gateway.json")]
+        await anyio.sleep(3)  # the task waits for a gateway
+        assert f"{own_server.address} can be used" in (await anyio.run_process(argv, cwd=ROOT, check=False)).stdout.decode()
+        await anyio.to_thread.run_sync(own_server.kill)
+        told = await anyio.run_process(argv, cwd=ROOT, check=False)
+        assert f"Temporal at {own_server.address} cannot be used" in told.stdout.decode()
+        assert told.returncode != 0
+    assert "working" in await anyio.to_thread.run_sync(command, tmp_path, "show", task_id)
+    assert noted(tmp_path) == ["begun"]
+
+
 def command(folder: Path, *arguments: str) -> str:
     argv = [sys.executable, "-m", "gateway", "tasks", *arguments, "--config", str(folder / "gateway.json")]
     ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
+
+
+def make_current(server: TemporalServer, deployment: str, build: str) -> None:
+    arguments = ("--deployment-name", deployment, "--build-id", build, "--ignore-missing-task-queues", "--yes")
+    deadline = time.monotonic() + 30
+    while (told := server.run("worker", "deployment", "set-current-version", *arguments)).returncode != 0:
+        assert time.monotonic() < deadline, told.stderr
+        time.sleep(0.5)
+
+
+@pytest.mark.temporal
+async def test_waiting_task_continues_in_the_build_that_became_current(server: TemporalServer, tmp_path: Path) -> None:
+    deployment = f"moongate-{tmp_path.name}-{os.getpid()}"
+    section = temporal_tasks(tmp_path, server.address)["temporal"]
+
+    def tasks(build: str) -> dict[str, Any]:
+        return {"temporal": {**section, "versioning": {"deployment": deployment, "buildId": build}}}
+
+    with gateways(tmp_path, tasks=tasks("one")) as ((_, url),):
+        await anyio.to_thread.run_sync(make_current, server, deployment, "one")
+        async with over_http(url, "modern") as wire:
+            task_id = await begun(wire, "asks")
+            await until(wire, task_id, "input_required")
+            await until_parked(server, task_id)
+    with gateways(tmp_path, tasks=tasks("two")) as ((_, url),):
+        await anyio.to_thread.run_sync(make_current, server, deployment, "two")
+        async with over_http(url, "modern") as wire:
+            await answer(wire, task_id, await until(wire, task_id, "input_required"), answer=ANSWER)
+            assert (await until(wire, task_id, "completed", "failed"))["status"] == "completed"
+    assert noted(tmp_path) == ["thanked"]
 
 
 # -- upgrades ------------------------------------------------------------------------------------------------------
