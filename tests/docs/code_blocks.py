@@ -24,6 +24,11 @@ NOT_EXECUTED = {
     "make run": "serves until it is stopped; tests/interaction/test_bundled.py starts its script",
     "npx ": "a published program; tests/accept runs it, and test_command_blocks the gateway that it starts",
     "docker ": "needs Docker",
+    "make up": "needs Docker; tests/packaging/test_compose.py runs the parts without it",
+    "make down": "needs Docker",
+    "curl --cacert deploy/": "asks what `make up` started",
+    "helm ": "needs a cluster; tests/packaging/test_chart.py renders the chart",
+    "kubectl ": "needs a cluster",
     "sudo ": "changes the system",
     ". .venv": "activates a virtual environment; the tests have one",
 }

@@ -104,7 +104,8 @@ def main() -> None:
     """Check the image in new namespaces, and print the figures as one JSON line."""
     folder = Path(sys.argv[-1]).absolute()
     if sys.argv[1] != "--inside":
-        argv = ["unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, "-m", "tests.packaging.image"]
+        isolated = ["unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc", "--kill-child"]
+        argv = [*isolated, sys.executable, "-m", "tests.packaging.image"]
         raise SystemExit(subprocess.run([*argv, "--inside", str(folder)], check=False).returncode)
     megabytes = (folder / "image.tar").stat().st_size / 1_000_000
     packages = sbom_packages(folder / "sbom.cdx.json")
