@@ -56,7 +56,7 @@ class Image:
     def command(self, argv: Sequence[str]) -> list[str]:
         """Return the command that runs `argv` as the image's user, in its working folder, with its environment and nothing else."""
         inside = f'cd {self.config["WorkingDir"]} && exec "$@"'
-        isolated = ["setpriv", "--no-new-privs", "--bounding-set=-all", "chroot", f"--userspec={self.config['User']}", str(self.root)]
+        isolated = ["setpriv", "--no-new-privs", "chroot", f"--userspec={self.config['User']}", str(self.root)]
         return [*isolated, "/usr/bin/env", "-i", *self.config["Env"], "/bin/sh", "-c", inside, "sh", *argv]
 
     def run(self, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
