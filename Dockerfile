@@ -33,9 +33,10 @@ LABEL org.opencontainers.image.title="Moongate" \
       org.opencontainers.image.description="One MCP endpoint for agents, skills, workflows and remote MCP servers" \
       org.opencontainers.image.licenses="MIT" \
       org.opencontainers.image.revision="${REVISION}"
-RUN groupadd --system --gid 10001 moongate \
- && useradd --system --uid 10001 --gid moongate --home-dir /var/lib/moongate --shell /usr/sbin/nologin moongate \
- && install -d -o moongate -g moongate -m 0700 /var/lib/moongate \
+# Without `useradd`, which small base images do not have.
+RUN echo 'moongate:x:10001:10001:Moongate:/var/lib/moongate:/usr/sbin/nologin' >> /etc/passwd \
+ && echo 'moongate:x:10001:' >> /etc/group \
+ && install -d -o 10001 -g 10001 -m 0700 /var/lib/moongate \
  && install -d -m 0755 /etc/moongate
 COPY --from=build /opt/moongate /opt/moongate
 ENV PATH=/opt/moongate/bin:/usr/local/bin:/usr/bin:/bin \

@@ -22,14 +22,17 @@ if [ ! -f "$out/base.tar" ]; then
     bookworm "$out/base.tar"
 fi
 
-echo "packages: pip download"
-mkdir -p "$out/packages"
-"$python" -m venv "$storage/pip"
-"$storage/pip/bin/pip" install --quiet --disable-pip-version-check --upgrade pip
-"$storage/pip/bin/pip" download --quiet --disable-pip-version-check --only-binary :all: --dest "$out/packages" \
-  "hatchling>=1.27,<2" "cyclonedx-bom>=7,<8"
-"$storage/pip/bin/pip" wheel --quiet --disable-pip-version-check --wheel-dir "$out/packages" --find-links "$out/packages" ".[$extras]"
-rm -f "$out"/packages/moongate-*.whl
+if [ ! -f "$out/packages/.complete-$extras" ] || [ pyproject.toml -nt "$out/packages/.complete-$extras" ]; then
+  echo "packages: pip download"
+  mkdir -p "$out/packages"
+  "$python" -m venv "$storage/pip"
+  "$storage/pip/bin/pip" install --quiet --disable-pip-version-check --upgrade pip
+  "$storage/pip/bin/pip" download --quiet --disable-pip-version-check --only-binary :all: --dest "$out/packages" \
+    "hatchling>=1.27,<2" "cyclonedx-bom>=7,<8"
+  "$storage/pip/bin/pip" wheel --quiet --disable-pip-version-check --wheel-dir "$out/packages" --find-links "$out/packages" ".[$extras]"
+  rm -f "$out"/packages/moongate-*.whl
+  touch "$out/packages/.complete-$extras"
+fi
 
 echo "image: buildah"
 base="$(buildah from scratch)"

@@ -56,7 +56,7 @@ class Image:
     def command(self, argv: Sequence[str]) -> list[str]:
         """Return the command that runs `argv` as the image's user, in its working folder, with its environment and nothing else."""
         inside = f'cd {self.config["WorkingDir"]} && exec "$@"'
-        isolated = ["setpriv", "--no-new-privs", "--bounding-set=-all", "chroot", f"--userspec={self.config['User']}", str(self.root)]
+        isolated = ["setpriv", "--no-new-privs", "chroot", f"--userspec={self.config['User']}", str(self.root)]
         return [*isolated, "/usr/bin/env", "-i", *self.config["Env"], "/bin/sh", "-c", inside, "sh", *argv]
 
     def run(self, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
@@ -104,7 +104,8 @@ def main() -> None:
     """Check the image in new namespaces, and print the figures as one JSON line."""
     folder = Path(sys.argv[-1]).absolute()
     if sys.argv[1] != "--inside":
-        argv = ["unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, "-m", "tests.packaging.image"]
+        isolated = ["unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc", "--kill-child"]
+        argv = [*isolated, sys.executable, "-m", "tests.packaging.image"]
         raise SystemExit(subprocess.run([*argv, "--inside", str(folder)], check=False).returncode)
     megabytes = (folder / "image.tar").stat().st_size / 1_000_000
     packages = sbom_packages(folder / "sbom.cdx.json")

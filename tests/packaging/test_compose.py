@@ -13,6 +13,7 @@ import shutil
 import ssl
 import stat
 import subprocess
+import sysconfig
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -78,6 +79,7 @@ def secrets_in(folder: Path) -> Path:
     return folder / "deploy" / "secrets"
 
 
+@pytest.mark.packaging
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is missing")
 def test_secrets_are_created_once_in_a_closed_folder(tmp_path: Path) -> None:
     folder = secrets_in(tmp_path)
@@ -143,10 +145,11 @@ def nginx(folder: Path, secrets: Path, gateways: list[int]) -> Generator[int]:
         process.wait(20)
 
 
+@pytest.mark.packaging
 @pytest.mark.postgres
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(240)
 @pytest.mark.skipif(shutil.which("nginx") is None or shutil.which("openssl") is None, reason="nginx or openssl is missing")
-def test_calls_through_nginx_are_answered_by_both_gateways_and_after_the_death_of_one(tmp_path: Path) -> None:
+def test_either_gateway_behind_nginx_answers_also_after_one_died(tmp_path: Path) -> None:
     secrets = secrets_in(tmp_path)
     with ExitStack() as stack:
         database = stack.enter_context(postgres()).url
@@ -168,3 +171,26 @@ def _open_connections(port: int) -> int:
     """How many connections from nginx a gateway has, by the system's table of sockets. nginx keeps them open after a request."""
     table = Path("/proc/net/tcp").read_text(encoding="ascii")
     return len(re.findall(rf"^ *\d+: 0100007F:{port:04X} 0100007F:\w+ 01 ", table, re.MULTILINE))
+
+
+def temporal() -> str | None:
+    """The path of Temporal's command line: beside this Python, or on PATH."""
+    beside = Path(sysconfig.get_path("scripts"), "temporal")
+    return str(beside) if beside.exists() else shutil.which("temporal")
+
+
+@pytest.mark.packaging
+@pytest.mark.skipif(temporal() is None, reason="Temporal's command line is missing")
+def test_temporal_starts_with_the_arguments_of_the_compose_file(tmp_path: Path) -> None:
+    port, pages = free_port(), free_port()
+    replaced = {"0.0.0.0": "127.0.0.1", "/data/temporal.db": str(tmp_path / "temporal.db")}
+    command: list[str] = composed()["services"]["temporal"]["command"]
+    given = [replaced.get(argument, argument) for argument in command]
+    argv = [str(temporal()), *given, "--port", str(port), "--ui-port", str(pages), "--http-port", str(free_port())]
+    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: process.poll() is None and listens(str(port)) and listens(str(pages)))
+        assert (tmp_path / "temporal.db").exists()
+    finally:
+        process.terminate()
+        process.wait(20)

@@ -1,0 +1,50 @@
+{{- define "moongate.name" -}}
+{{- if contains .Chart.Name .Release.Name }}{{ .Release.Name | trunc 63 | trimSuffix "-" }}{{ else }}{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 63 | trimSuffix "-" }}{{ end }}
+{{- end }}
+
+{{- define "moongate.selector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "moongate.labels" -}}
+{{ include "moongate.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{- define "moongate.serviceAccount" -}}
+{{- if .Values.serviceAccount.create }}{{ .Values.serviceAccount.name | default (include "moongate.name" .) }}{{ else }}{{ .Values.serviceAccount.name | default "default" }}{{ end }}
+{{- end }}
+
+{{- define "moongate.image" -}}
+{{- if .Values.image.digest }}{{ .Values.image.repository }}@{{ .Values.image.digest }}{{ else }}{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
+{{- end }}
+
+{{- define "moongate.claim" -}}
+{{ .Values.persistence.existingClaim | default (include "moongate.name" .) }}
+{{- end }}
+
+{{- define "moongate.hasSeveral" -}}
+{{- if or .Values.autoscaling.enabled (gt (int .Values.replicas) 1) }}true{{ end }}
+{{- end }}
+
+{{/* Stops with an error if several gateways cannot share their state. */}}
+{{- define "moongate.check" -}}
+{{- if include "moongate.hasSeveral" . }}
+{{- if not (dig "storage" "url" "" .Values.config) }}
+{{- fail "More than one replica needs a database: set config.storage.url to a PostgreSQL server." }}
+{{- end }}
+{{- if ne .Values.persistence.accessMode "ReadWriteMany" }}
+{{- fail "More than one replica shares API keys in one volume: set persistence.accessMode to ReadWriteMany." }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "moongate.securityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+runAsNonRoot: true
+capabilities: { drop: ["ALL"] }
+{{- end }}

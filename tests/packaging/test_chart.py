@@ -1,0 +1,167 @@
+"""The Helm chart: rendered by Helm, checked against the schemas of Kubernetes, and against what the image offers. No cluster is needed."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.fakes.running import ROOT
+from tests.packaging.test_dockerfile import last_stage
+
+CHART = ROOT / "deploy" / "chart" / "moongate"
+SCHEMAS = "1.34"
+"""The version of Kubernetes whose schemas check the rendered chart."""
+
+SEVERAL: dict[str, Any] = {
+    "autoscaling": {"enabled": True},
+    "persistence": {"accessMode": "ReadWriteMany"},
+    "config": {"storage": {"url": "postgresql://moongate:${DATABASE_PASSWORD}@db/moongate"}},
+    "env": {"DATABASE_PASSWORD": {"secret": "database", "key": "password"}},
+    "plainEnv": {"ENABLE_INSTRUMENTATION": True},
+    "ingress": {"enabled": True, "className": "nginx", "tlsSecret": "hub-tls"},
+    "imagePullSecrets": [{"name": "registry"}],
+    "nodeSelector": {"disk": "ssd"},
+    "tolerations": [{"key": "spot", "operator": "Exists"}],
+    "affinity": {"podAntiAffinity": {}},
+    "podAnnotations": {"note": "x"},
+}
+
+
+def helm() -> str | None:
+    """The path of Helm: where `tests/packaging/setup.sh` installs it, or on PATH."""
+    home = Path(os.environ.get("PACKAGING_HOME", Path.home() / ".cache" / "moongate-packaging"))
+    installed = home / "helm" / "helm"
+    return str(installed) if installed.exists() else shutil.which("helm")
+
+
+needs_helm = pytest.mark.skipif(helm() is None, reason="Helm is missing: make packaging")
+pytestmark = pytest.mark.packaging
+
+
+def run(*arguments: str, values: dict[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
+    given = ["--values", "-"] if values is not None else []
+    argv = [str(helm()), *arguments, *given]
+    return subprocess.run(argv, input=json.dumps(values or {}), capture_output=True, text=True, timeout=60, check=False)
+
+
+def rendered(values: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The objects that Helm renders, by kind; each kind occurs once."""
+    done = run("template", "hub", str(CHART), values=values or {})
+    assert done.returncode == 0, done.stderr
+    objects = [found for found in yaml.safe_load_all(done.stdout) if found]
+    assert len({found["kind"] for found in objects}) == len(objects)
+    return {found["kind"]: found for found in objects}
+
+
+@needs_helm
+@pytest.mark.parametrize("values", [{}, SEVERAL], ids=["defaults", "several"])
+def test_linter_of_helm_finds_no_error(values: dict[str, Any]) -> None:
+    done = run("lint", "--strict", str(CHART), values=values)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_helm
+@pytest.mark.skipif(find_spec("kubernetes_validate") is None, reason="kubernetes-validate is missing: make packaging")
+@pytest.mark.parametrize("values", [{}, SEVERAL], ids=["defaults", "several"])
+def test_rendered_objects_are_valid_in_kubernetes(values: dict[str, Any]) -> None:
+    program = "import json, sys, kubernetes_validate as k; [k.validate(found, sys.argv[1], strict=True) for found in json.load(sys.stdin)]"
+    objects = json.dumps(list(rendered(values).values()))
+    argv = [sys.executable, "-W", "ignore", "-c", program, SCHEMAS]
+    done = subprocess.run(argv, input=objects, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    broken = objects.replace('"readOnlyRootFilesystem"', '"readOnlyRootFileSystem"')
+    assert subprocess.run(argv, input=broken, capture_output=True, text=True, timeout=60, check=False).returncode != 0
+
+
+@needs_helm
+def test_one_gateway_needs_no_disruption_budget_and_several_have_one() -> None:
+    one, several = rendered(), rendered(SEVERAL)
+    assert set(several) - set(one) == {"HorizontalPodAutoscaler", "PodDisruptionBudget", "Ingress"}
+    assert one["Deployment"]["spec"]["strategy"]["type"] == "Recreate" and one["Deployment"]["spec"]["replicas"] == 1
+    assert several["Deployment"]["spec"]["strategy"]["type"] == "RollingUpdate" and "replicas" not in several["Deployment"]["spec"]
+
+
+@needs_helm
+def test_pods_run_the_image_as_its_user_without_rights() -> None:
+    spec = rendered(SEVERAL)["Deployment"]["spec"]["template"]["spec"]
+    image = last_stage()
+    context = spec["securityContext"]
+    assert f"{context['runAsUser']}:{context['runAsGroup']}" == image["USER"]
+    assert not spec["automountServiceAccountToken"]
+    containers = [*spec["initContainers"], *spec["containers"]]
+    assert len(containers) == 2
+    for container in containers:
+        rights = container["securityContext"]
+        assert rights["readOnlyRootFilesystem"] and rights["runAsNonRoot"] and not rights["allowPrivilegeEscalation"]
+        assert rights["capabilities"] == {"drop": ["ALL"]}
+        assert {mount["mountPath"] for mount in container["volumeMounts"]} == {image["WORKDIR"], image["VOLUME"], "/tmp"}
+    (gateway,) = spec["containers"]
+    assert [str(port["containerPort"]) for port in gateway["ports"]] == [image["EXPOSE"]]
+    assert json.dumps(gateway["args"]) == image["CMD"]
+    probes = {name: gateway[name]["httpGet"]["path"] for name in ("startupProbe", "livenessProbe", "readinessProbe")}
+    assert probes == {"startupProbe": "/health", "livenessProbe": "/health", "readinessProbe": "/ready"}
+
+
+@needs_helm
+def test_secrets_are_references_only() -> None:
+    objects = rendered(SEVERAL)
+    assert "Secret" not in objects
+    (gateway,) = objects["Deployment"]["spec"]["template"]["spec"]["containers"]
+    found = {variable["name"]: variable for variable in gateway["env"]}
+    assert found["DATABASE_PASSWORD"] == {
+        "name": "DATABASE_PASSWORD",
+        "valueFrom": {"secretKeyRef": {"name": "database", "key": "password"}},
+    }
+    assert found["ENABLE_INSTRUMENTATION"]["value"] == "true"
+    assert "${DATABASE_PASSWORD}" in objects["ConfigMap"]["data"]["gateway.json"]
+
+
+@needs_helm
+def test_configuration_in_the_config_map_is_valid(tmp_path: Path) -> None:
+    path = tmp_path / "gateway.json"
+    path.write_text(rendered(SEVERAL)["ConfigMap"]["data"]["gateway.json"])
+    program = importlib.import_module("gateway.config.load")
+    loaded = program.load_config(path, environ={"DATABASE_PASSWORD": "x"})
+    assert loaded.config.storage.url == "postgresql://moongate:x@db/moongate"
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"replicas": 2}, "set config.storage.url to a PostgreSQL server"),
+        ({"replicas": 2, "config": SEVERAL["config"]}, "set persistence.accessMode to ReadWriteMany"),
+        ({"replica": 2}, "replica"),
+        ({"env": {"TOKEN": "secret-text"}}, "/env/TOKEN"),
+        ({"image": {"repository": ""}}, "/image/repository"),
+    ],
+)
+def test_wrong_values_are_refused_with_their_name(values: dict[str, Any], text: str) -> None:
+    done = run("template", "hub", str(CHART), values=values)
+    assert done.returncode != 0 and text in done.stderr, done.stderr
+
+
+def test_versions_of_chart_and_package_agree() -> None:
+    version = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert version is not None
+    assert yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"] == version[1]
+
+
+def test_every_value_is_in_the_schema() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert set(values) | {"global"} == set(schema["properties"])
+    for name, value in values.items():
+        inner = schema["properties"][name].get("properties")
+        assert inner is None or set(value) == set(inner), name
