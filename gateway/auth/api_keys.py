@@ -248,6 +248,10 @@ class KeyStore(ApiKeys):
             self._write({other: kept for other, kept in self._stored.items() if other != key_id})
         return stored.info
 
+    def replace_by(self, stored: Mapping[str, StoredKey]) -> None:
+        """Replace all keys in the file, or the marker of moved keys, by the keys `stored`. Raises `StorageError`."""
+        self._write(dict(stored))
+
     async def take_over(self, file: Path) -> None:
         """Do nothing, because the keys stay in their file."""
 

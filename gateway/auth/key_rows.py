@@ -31,6 +31,9 @@ logger = logging.getLogger(__name__)
 TOPIC = "api-keys"
 """Topic of the `ChangeFeed` for changes of the API keys."""
 
+TABLE = "api_keys"
+"""Name of the table of the keys."""
+
 GRACE_SECONDS = 30.0
 """Seconds for which the keys in memory stay valid while the database is unavailable. After that, every request gets 503."""
 
@@ -167,6 +170,30 @@ def _keys_of(file: Path) -> Mapping[str, StoredKey]:
         if store.has_moved():
             return {}
         raise
+
+
+def write_key_file(rows: Path, files: Path) -> None:
+    """Write the keys among the rows of a backup, in the folder `rows`, to the key file in the folder `files`. Remove the rows. Blocks.
+
+    `restore` calls this for a gateway without `storage.url`, which reads its keys from the file. Without this, it would have no keys, and
+    would serve everybody on its machine. The rows are removed, because they would not follow later changes of the file.
+
+    Raises:
+        StorageError: The rows are damaged, or the file cannot be written.
+    """
+    source = rows / f"{TABLE}.jsonl"
+    if not source.exists():
+        return
+    try:
+        columns, *lines = (json.loads(line) for line in source.read_bytes().splitlines())
+        found = [dict(zip(columns, line, strict=True)) for line in lines]
+        keys = [_to_key(row) for row in found if not row["revoked_at"]]
+    except (KeyError, TypeError, ValueError):
+        raise StorageError("The backup's API keys are damaged.") from None
+    if keys:
+        KeyStore(files / "keys.json").replace_by({key.info.id: key for key in keys})
+    if found:
+        source.write_bytes(json.dumps(columns).encode() + b"\n")
 
 
 def _insertion() -> sa.TextClause:

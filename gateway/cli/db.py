@@ -102,6 +102,7 @@ def restore(file: Path, replace: bool, config_path: str | None, as_json: bool) -
 
     A backup of an SQLite database can be restored to PostgreSQL, and the other way round.
     """
+    from gateway.auth.key_rows import write_key_file
     from gateway.cli.running import find_running
     from gateway.storage.interrupted_restore import journal_phase
     from gateway.storage.restore import restore as restore_backup
@@ -110,11 +111,12 @@ def restore(file: Path, replace: bool, config_path: str | None, as_json: bool) -
     loaded = load(config_path, fetches=False)
     state = state_dir(loaded.config.storage.dir)
     # A gateway proves that it uses this state by the installation key, which the search would create.
-    found = run_async(lambda: find_running(loaded)) if (state / "installation-key").exists() and not journal_phase(state) else None
+    has_key = loaded.config.storage.installation_key is not None or (state / "installation-key").exists()
+    found = run_async(lambda: find_running(loaded)) if has_key and not journal_phase(state) else None
     if found is not None and found.is_own:
         raise CommandFailed(f"A gateway of this configuration runs at {found.url}. Stop it, then try again.", code="config-invalid")
     with working("Restoring the backup"):
-        report = restore_backup(_location(loaded), state, file, replaces=replace)
+        report = restore_backup(_location(loaded), state, file, replaces=replace, to_file=write_key_file)
     made = report.manifest
     data = {
         "createdAt": moment(made.created_at), "moongate": made.moongate, "schema": made.schema, "steps": list(report.steps),

@@ -10,7 +10,7 @@ import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,8 +62,13 @@ class RestoreReport:
     steps: tuple[int, ...]
 
 
-def restore(location: DatabaseLocation, state: Path, source: Path, *, replaces: bool) -> RestoreReport:
+def restore(
+    location: DatabaseLocation, state: Path, source: Path, *, replaces: bool, to_file: Callable[[Path, Path], None] | None = None
+) -> RestoreReport:
     """Restore the backup `source` to the database and to the state folder `state`.
+
+    `to_file` is called if the database is a file. It receives the folder with the rows of the backup and the folder with the files that
+    will be in the state folder, and may change both. Rows that only gateways with a database server use become files in this way.
 
     Raises:
         StorageError: A gateway uses the state. Or there is a state, and `replaces` is false. Or the backup is damaged, or of a newer
@@ -89,6 +94,8 @@ def restore(location: DatabaseLocation, state: Path, source: Path, *, replaces: 
             with usable(repr(str(source)), _BACKUP_HINT):
                 archive.extract(folder / "archive")
                 _stage_files(folder)
+            if to_file is not None and isinstance(location.place, Path):
+                to_file(folder / "archive" / DATABASE_FOLDER, folder / NEW)
             places = sorted(path.name for path in (folder / NEW).iterdir())
             if isinstance(location.place, Path):
                 rows, steps = _restore_file(location.place, state, manifest, places)

@@ -119,7 +119,7 @@ class StateFolder:
         Raises:
             StorageError: The root key cannot be read, or its file is damaged.
         """
-        root = _read_key(self.path / "installation-key")
+        root = self._root or _read_key(self.path / "installation-key")
         return None if root is None else hmac.digest(root, purpose.encode(), "sha256")
 
 

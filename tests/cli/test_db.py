@@ -19,6 +19,7 @@ import pytest
 from gateway.storage.migrations import STEPS
 from tests.cli.processes import Ended, moongate, write_gateway
 from tests.fakes.running import child, free_port, wait_until_ready
+from tests.storage.earlier_schemas import SCHEMA, back_to_13
 
 KNOWN = len(STEPS)
 
@@ -73,6 +74,20 @@ def content(folder: Path) -> dict[str, bytes]:
 # -- check and migrate -----------------------------------------------------------------------------------------------
 
 
+def test_check_verifies_the_audit_log_with_the_configured_installation_key(tmp_path: Path) -> None:
+    env = {"ROOT_KEY": bytes(range(32)).hex()}
+    write_gateway(tmp_path, mcpServers={}, storage={"dir": "state", "installationKey": "${env:ROOT_KEY}"})
+    assert moongate("db", "migrate", cwd=tmp_path, env=env).code == 0
+    rule = ("INSERT INTO approval_rules (id, principal, source, name, arguments, shown, created_at, expires_at, made_by) "
+            "VALUES ('r1', 'ada', 'docs', 'read', '', '', 1, 3e9, 'local')")  # fmt: skip
+    sql(tmp_path, rule)
+    assert moongate("approvals", "revoke", "r1", cwd=tmp_path, env=env).code == 0  # writes an audit entry
+    for first, expected in ((0, (0, "ok")), (1, (5, "damaged"))):
+        done = moongate("db", "check", "--json", cwd=tmp_path, env={"ROOT_KEY": bytes(range(first, first + 32)).hex()})
+        found = next(json.loads(line) for line in done.out.splitlines())
+        assert (done.code, {finding["check"]: finding["state"] for finding in found["findings"]}["audit"]) == expected
+
+
 def test_check_of_a_sound_database_ends_with_zero(folder: Path) -> None:
     before = content(folder)
     done = moongate("db", "check", "--json", cwd=folder)
@@ -88,14 +103,12 @@ def test_check_without_a_database_creates_nothing(tmp_path: Path) -> None:
 
 
 def test_check_names_waiting_steps_and_migrate_runs_them(folder: Path) -> None:
-    for table in ("sessions", "sampling_use"):
-        sql(folder, f"ALTER TABLE {table} DROP COLUMN gateway")
-    sql(folder, f"DELETE FROM schema_version WHERE version = {KNOWN}")
+    steps = back_to_13(lambda statement: sql(folder, statement))
     done = moongate("db", "check", "--json", cwd=folder)
-    assert (done.code, done.data["waiting"], done.error["code"]) == (7, [KNOWN], "migration-waits")
+    assert (done.code, done.data["waiting"], done.error["code"]) == (7, steps, "migration-waits")
     assert moongate("db", "check", "--json", cwd=folder).code == 7  # it only read
     migrated = moongate("db", "migrate", "--json", cwd=folder)
-    assert migrated.data == {"schema": KNOWN, "steps": [KNOWN]}
+    assert migrated.data == {"schema": KNOWN, "steps": steps}
     assert moongate("db", "migrate", "--json", cwd=folder).data == {"schema": KNOWN, "steps": []}
     assert moongate("db", "check", cwd=folder).code == 0
 
@@ -242,13 +255,11 @@ def test_restore_over_a_damaged_database_works(folder: Path) -> None:
 
 
 def test_restore_of_an_older_schema_migrates_it(folder: Path) -> None:
-    for table in ("sessions", "sampling_use"):
-        sql(folder, f"ALTER TABLE {table} DROP COLUMN gateway")
-    sql(folder, f"DELETE FROM schema_version WHERE version = {KNOWN}")
-    assert moongate("db", "backup", "b.tar", "--json", cwd=folder).data["schema"] == KNOWN - 1
+    steps = back_to_13(lambda statement: sql(folder, statement))
+    assert moongate("db", "backup", "b.tar", "--json", cwd=folder).data["schema"] == SCHEMA
     assert moongate("db", "check", cwd=folder).code == 7  # the backup did not migrate
     done = moongate("db", "restore", "b.tar", "--replace", "--json", cwd=folder)
-    assert (done.code, done.data["schema"], done.data["steps"]) == (0, KNOWN - 1, [KNOWN])
+    assert (done.code, done.data["schema"], done.data["steps"]) == (0, SCHEMA, steps)
     assert moongate("db", "check", cwd=folder).code == 0
 
 

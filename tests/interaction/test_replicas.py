@@ -203,6 +203,27 @@ async def test_doctor_reports_another_installation_key(site: Site) -> None:
     assert (checks["database"]["status"], "another installation key" in checks["database"]["text"]) == ("fail", True)
 
 
+async def test_backup_of_the_site_restored_to_one_machine_keeps_keys_and_revocations(site: Site) -> None:
+    kept, gone = (site.command("a", "keys", "add", name, "--scope", "docs", "--json").data for name in ("kept", "gone"))
+    assert site.command("a", "keys", "revoke", gone["id"]).code == 0
+    assert site.command("a", "db", "check").code == 0
+    assert site.command("a", "db", "backup", "site.tar").code == 0
+    alone = {"storage": {"dir": str(site.folder / "alone"), "installationKey": "${env:SITE_KEY}"}}
+    path = str(write_config(site.folder, alone, "alone"))
+    done = moongate_process("db", "restore", "site.tar", "--config", path, cwd=site.folder, env=site.env)
+    assert done.code == 0, done.err
+    keys = KeyStore(site.folder / "alone" / "keys.json")
+    found = keys.find(kept["key"])
+    assert found is not None and (found.id, found.name, found.scopes) == (kept["id"], "kept", ("docs",))
+    assert (keys.find(gone["key"]), len(keys.list())) == (None, 1)
+    assert moongate_process("db", "check", "--config", path, cwd=site.folder, env=site.env).code == 0
+    # The revocation in the file is not undone by a later restore to a server.
+    keys.revoke(kept["id"])
+    assert moongate_process("db", "backup", "alone.tar", "--config", path, cwd=site.folder, env=site.env).code == 0
+    assert site.command("a", "db", "restore", "alone.tar", "--replace").code == 0
+    assert site.command("a", "keys", "list", "--json").data["keys"] == []
+
+
 @pytest.mark.parametrize("has_keys", [True, False])
 async def test_requests_are_refused_while_the_database_is_away_and_accepted_again(
     server: Postgres, site: Site, has_keys: bool, monkeypatch: pytest.MonkeyPatch

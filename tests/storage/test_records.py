@@ -21,6 +21,7 @@ from gateway.storage.record_types import AuditEntry, PendingQuestion
 from gateway.storage.records import MAX_QUEUED, Records
 from gateway.storage.state_folder import StateFolder
 from tests.fakes.running import ROOT
+from tests.storage.earlier_schemas import back_to_13
 
 WRITER = """
 import sys, anyio, pathlib
@@ -269,11 +270,7 @@ async def test_unassigned_sessions_and_budgets_go_to_the_first_user(tmp_path: Pa
         begun = await store.begin("local", "clerk", most=1)
         await store.keep(begun, [], {"turn": 1}, ttl_seconds=60)
         assert await (await old.budget()).count("docs", "local", limit=2, window_seconds=3600) == 0
-    for table in ("sessions", "sampling_use"):
-        sql(tmp_path, f"ALTER TABLE {table} DROP COLUMN gateway")
-    for table in ("versions", "installation", "api_keys"):
-        sql(tmp_path, f"DROP TABLE {table}")
-    sql(tmp_path, "DELETE FROM schema_version WHERE version > 13")
+    back_to_13(lambda statement: sql(tmp_path, statement))
     async with records(tmp_path, gateway="front") as front, records(tmp_path, gateway="back") as back:
         ours, theirs = await front.sessions(), await back.sessions()
         assert [found.id for found in await theirs.list()] == [begun.id], "until one of them goes on with it"

@@ -17,6 +17,7 @@ from gateway.storage.record_types import TaskRow
 from gateway.storage.records import Records
 from gateway.storage.state_folder import StateFolder
 from gateway.storage.task_rows import UNCLAIMED_SECONDS, TaskRows
+from tests.storage.earlier_schemas import tables_since
 
 pytestmark = pytest.mark.anyio
 ONE: list[JsonObject] = [{"scope": "caller:local", "running": 1}]
@@ -109,7 +110,7 @@ async def test_any_gateway_takes_over_task_of_earlier_version(tmp_path: Path) ->
         raw.execute("ALTER TABLE tasks DROP COLUMN gateway")
         for table in ("approval_rules", "sessions", "sampling_use"):
             raw.execute(f"ALTER TABLE {table} DROP COLUMN gateway")
-        for table in ("versions", "installation", "api_keys"):
+        for table in tables_since(11):
             raw.execute(f"DROP TABLE {table}")
         raw.execute("DELETE FROM schema_version WHERE version > 11")
     raw.close()
