@@ -154,6 +154,7 @@ def test_request_that_comes_with_the_end_of_the_handshake_is_answered(run: Calla
     run(scenario)
 
 
+@pytest.mark.fault(25)
 def test_handshake_and_request_in_single_bytes_are_answered(run: Callable[..., None]) -> None:
     async def scenario(setup: Served) -> None:
         def talk() -> None:
@@ -312,6 +313,7 @@ def test_old_tls_versions_are_refused(run: Callable[..., None]) -> None:
     run(scenario)
 
 
+@pytest.mark.fault(25)
 def test_unfinished_handshake_is_closed_after_head_seconds(run: Callable[..., None]) -> None:
     async def scenario(setup: Served) -> None:
         def talk() -> None:
@@ -326,6 +328,7 @@ def test_unfinished_handshake_is_closed_after_head_seconds(run: Callable[..., No
     run(scenario, headSeconds=1)
 
 
+@pytest.mark.attack(22)
 def test_unfinished_handshakes_do_not_keep_clients_out(run: Callable[..., None]) -> None:
     """300 sockets begin a handshake and never finish it. A client is served at once, and the sockets above the limit are closed."""
 
