@@ -16,6 +16,7 @@ import logging
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -37,8 +38,8 @@ from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkerDeploymentConfig
 
 from gateway.config.temporal_settings import TemporalSettings
-from gateway.errors import StorageError
-from gateway.storage.record_types import PARKED, StrandedTask, TaskRow, is_open
+from gateway.errors import StorageError, first_cause
+from gateway.storage.record_types import PARKED, ClaimedTask, StrandedTask, TaskRow, is_open
 from gateway.storage.records import Records
 from gateway.tasks.stored_call import from_stored
 from gateway.tasks.task import Task
@@ -217,6 +218,8 @@ class TemporalEngine:
         """Start workflows of new tasks, and run the activities that Temporal gives to this process, until cancelled."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._empty_outbox, group)
+            with suppress(StorageError):
+                await self._records.tasks()  # to open the database takes a second at first, and the first task should not wait for it
             while True:
                 try:
                     await self._work()
@@ -290,7 +293,7 @@ class TemporalEngine:
         except ApplicationError:
             raise
         except Exception as error:  # its text may have data of the task, which Temporal must not store
-            logger.warning("task not run, it is tried again task=%s error=%s", task_id[:6], error)
+            logger.warning("task not run, it is tried again task=%s error=%s", task_id[:6], first_cause(error))
             raise _again("The gateway could not run the task; see its log.") from None
 
     @activity.defn(name=CANCEL_TASK)
@@ -308,15 +311,15 @@ class TemporalEngine:
         executor = self._executor
         if executor.is_draining or executor.is_stopping:
             raise _again("The gateway is stopping.")
-        await executor.lease.refresh()
-        rows = await self._records.tasks()
         running = executor.running.get(task_id)
         kept = running.row.owner if running is not None and not running.is_lost else ""
-        owner = f"{executor.lease.owner}.{secrets.token_hex(6)}"
-        expired_at = time.time() - executor.settings.ask_timeout_seconds
-        claim = await rows.claim(task_id, owner=owner, kept=kept, lease_seconds=executor.lease.seconds, expired_at=expired_at)
+        claim: ClaimedTask | None = None
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._beat)  # a busy database may need longer than the heartbeat timeout
+            claim = await self._claim(task_id, kept)
+            group.cancel_scope.cancel()
         if claim is None:
-            ended = await rows.get(task_id)
+            ended = await (await self._records.tasks()).get(task_id)
             return Attempt(state=ended.status if ended is not None and ended.gone_at else OVER, seconds=0)
         row = claim.row
         if row.owner == PARKED:
@@ -330,6 +333,20 @@ class TemporalEngine:
         else:
             task = executor.launch(row, from_stored(row))
         return await self._follow(task)
+
+    async def _claim(self, task_id: str, kept: str) -> ClaimedTask | None:
+        """Make this attempt the owner of a task, unless its owner is `kept`, an earlier attempt that still runs in this process."""
+        executor = self._executor
+        await executor.lease.refresh()
+        owner = f"{executor.lease.owner}.{secrets.token_hex(6)}"
+        expired_at = time.time() - executor.settings.ask_timeout_seconds
+        rows = await self._records.tasks()
+        return await rows.claim(task_id, owner=owner, kept=kept, lease_seconds=executor.lease.seconds, expired_at=expired_at)
+
+    async def _beat(self) -> None:
+        while True:
+            activity.heartbeat()
+            await anyio.sleep(HEARTBEAT_SECONDS)
 
     async def _follow(self, task: Task) -> Attempt:
         """Send heartbeats until a task no longer runs in this process. If it only waits for a person, release it."""
