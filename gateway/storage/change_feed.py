@@ -210,13 +210,12 @@ class ChangeFeed:
                     while True:
                         self._note(await watch.look(), generation)
                         if is_failing:
-                            logger.warning("database watched again for changes of other gateways")
+                            logger.warning("change feed resumed")
                         is_failing, delay = False, RETRY_SECONDS
                         await watch.wait()
             except Exception as error:  # also of the driver: the next connection may work
                 if not is_failing:
-                    text, fault = "changes of other gateways not noticed, database unusable reason=%r", _fault(error)
-                    logger.warning(text, str(error), exc_info=fault)
+                    logger.warning("change feed interrupted, database unusable reason=%r", str(error), exc_info=_fault(error))
                 is_failing = True
             await anyio.sleep(delay * random.uniform(0.5, 1.0))  # spreads the reconnections of many gateways
             delay = min(delay * 2, MAX_RETRY_SECONDS)

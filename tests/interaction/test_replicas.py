@@ -203,7 +203,7 @@ async def test_doctor_reports_another_installation_key(site: Site) -> None:
     assert (checks["database"]["status"], "another installation key" in checks["database"]["text"]) == ("fail", True)
 
 
-async def test_backup_of_the_site_restored_to_one_machine_keeps_keys_and_revocations(site: Site) -> None:
+async def test_backup_restored_to_one_machine_keeps_keys_and_revocations(site: Site) -> None:
     kept, gone = (site.command("a", "keys", "add", name, "--scope", "docs", "--json").data for name in ("kept", "gone"))
     assert site.command("a", "keys", "revoke", gone["id"]).code == 0
     assert site.command("a", "db", "check").code == 0

@@ -244,8 +244,8 @@ async def test_outage_is_logged_once_and_ends_with_a_call(server: Postgres, tmp_
         await until(lambda: counter.calls == 3, 1.0)
     said = [record for record in caplog.records if record.name == "gateway.storage.change_feed" and record.levelno >= logging.WARNING]
     assert [record.message.partition(" reason=")[0] for record in said] == [
-        "changes of other gateways not noticed, database unusable",
-        "database watched again for changes of other gateways",
+        "change feed interrupted, database unusable",
+        "change feed resumed",
     ]
 
 
