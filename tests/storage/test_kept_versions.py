@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import psycopg
 import pytest
 
 from gateway.storage.migrations import STEPS
@@ -130,6 +131,12 @@ def test_backup_of_an_earlier_version_moves_to_postgresql_and_back(kept: Kept) -
         assert rows_of(kept) == before
         refused = moongate("db", "restore", "old.tar", "--config", "server.json", cwd=kept.folder)
         assert (refused.code, "--replace" in refused.err) == (2, True)
+        # A gateway on another machine, which this state folder does not know, has a connection.
+        with psycopg.connect(document["storage"]["url"], application_name="moongate"):
+            refused = moongate("db", "restore", "old.tar", "--replace", "--config", "server.json", cwd=kept.folder)
+            assert (refused.code, "Stop every gateway" in refused.err) == (2, True)
+        assert rows_of(kept) == before
+        run(kept, "db", "restore", "old.tar", "--replace", "--config", "server.json")
 
 
 def rows_of(kept: Kept) -> list[str]:

@@ -203,13 +203,13 @@ def test_processes_that_migrate_at_once_run_each_step_once(tmp_path: Path) -> No
     (tmp_path / "state").mkdir()
     command = [sys.executable, "-m", "gateway", "db", "migrate", "--json"]
     env = {**environment(tmp_path), "PYTHONPATH": str(ROOT)}
-    all_of_them = [subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    ran = [json.loads(process.communicate(timeout=60)[0])["steps"] for process in all_of_them]
+    processes = [subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    ran = [json.loads(process.communicate(timeout=60)[0])["steps"] for process in processes]
     assert sorted(map(bool, ran)) == [False, False, True]
     assert moongate("db", "check", cwd=tmp_path).code == 0
 
 
-def test_restore_waits_for_nobody_and_excludes_a_second_restore(tmp_path: Path) -> None:
+def test_two_restores_at_once_restore_one_complete_state(tmp_path: Path) -> None:
     prepare(tmp_path)
     command = [sys.executable, "-m", "gateway", "db", "restore", "b.tar", "--replace"]
     env = {**environment(tmp_path), "PYTHONPATH": str(ROOT)}
