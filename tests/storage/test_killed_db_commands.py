@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -62,7 +63,12 @@ print("done", flush=True)
 
 
 def dying(limit: int, *words: str, cwd: Path) -> int:
-    """Run a command that is killed before its n-th change of a file name; return its exit code, negative for a signal."""
+    """Run a command that is killed before its n-th change of a file name; return its exit code, negative for a signal.
+
+    What an earlier killed command left and nothing needs is deleted first, so that the same number means the same point.
+    """
+    if not (cwd / "state/restoring/journal.json").exists():
+        shutil.rmtree(cwd / "state/restoring", ignore_errors=True)
     command = [sys.executable, "-c", DYING, str(limit), *words]
     env = {**environment(cwd), "PYTHONPATH": str(ROOT)}
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, check=False, timeout=60).returncode
