@@ -153,13 +153,14 @@ def test_killed_restore_to_postgresql_is_finished_or_must_be_repeated(tmp_path: 
                 found.append("repeated")
             files, rows = seen(tmp_path)
             assert files == rows, limit
+            found.append(files)
             if code == 0:
                 break
-            if found[-1:] != ["repeated"]:
-                found.append(files)
             if files == "new":
                 assert restore(tmp_path, "old.tar").code == 0
-    assert {"old", "repeated", "new"} <= set(found)
+    # Up to one point the old state, then once a restore that must be repeated, and then the new state.
+    assert sorted(set(found), key=found.index) == ["old", "repeated", "new"]
+    assert found[found.index("repeated") :].count("old") == 0 and found.count("repeated") == 1
 
 
 def test_killed_backup_leaves_no_file_or_a_complete_one(tmp_path: Path) -> None:
