@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 WITH_PROGRESS := (while sleep 5 >&- 2>&-; do echo "  $$(ls -d $(VENV)/lib/*/site-packages/*.dist-info 2>/dev/null | wc -l) packages installed"; done) & \
   trap "kill $$! 2>/dev/null" EXIT;
 
-.PHONY: setup run test sdk-path check lint types layers architecture counts trace-call schemas bench bench-gate bench-start bench-stdio bench-page bench-loop bench-workflows bench-tasks conformance accept attacks docs fuzz-parts faults faults-report mutants soak postgres s3 temporal wheels packaging image up down clean
+.PHONY: setup run test sdk-path check lint types layers architecture counts trace-call schemas bench bench-gate bench-start bench-stdio bench-page bench-loop bench-workflows bench-tasks conformance accept attacks docs fuzz-parts faults faults-report mutants soak postgres s3 fleet temporal wheels packaging image up down clean
 
 setup: $(STAMP)
 
@@ -32,7 +32,7 @@ run: $(STAMP)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash config/servers/run.sh $(ARGS)
 
 test: $(STAMP)
-	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not interop and not conformance and not browser and not faults and not soak and not attacks and not temporal" $(ARGS)
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not interop and not conformance and not browser and not faults and not soak and not attacks and not temporal and not nginx and not packaging and not s3 and not fleet" $(ARGS)
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .
@@ -128,6 +128,9 @@ temporal: $(STAMP)
 
 postgres: $(STAMP)
 	@$(BIN)/python -m pytest -q -m postgres $(ARGS)
+
+fleet: $(STAMP)
+	@$(BIN)/python -m pytest -q -m "(fleet or nginx) and not faults" $(ARGS)
 
 s3: $(STAMP)
 	@$(BIN)/python -m pytest -q -m s3 $(ARGS)

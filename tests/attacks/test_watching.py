@@ -7,7 +7,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from gateway.server.sdk_path import listen_streams, read_methods
+from gateway.server import watches
+from gateway.server.sdk_path import listen_streams
 from tests.fakes.inside import gateway_inside
 from tests.faults.far import far_server
 from tests.interaction.wire import modern_params, over_http
@@ -15,7 +16,7 @@ from tests.interaction.wire import modern_params, over_http
 
 @pytest.mark.attack(21)
 async def test_client_watches_so_many_resources_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (read_methods, listen_streams):
+    for module in (watches, listen_streams):
         monkeypatch.setattr(module, "MAX_WATCHED", 2)
     uris = [f"far+page://{name}" for name in ("one", "two", "three")]
     with far_server(modern=False) as far, gateway_inside(tmp_path, {"mcpServers": {"far": {"type": "http", "url": far.url}}}) as gateway:

@@ -8,9 +8,11 @@ import json
 import os
 import sqlite3
 import stat
+import subprocess
+import sys
 import tarfile
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import pytest
 
 from gateway.storage.migrations import STEPS
 from tests.cli.processes import Ended, moongate, write_gateway
-from tests.fakes.running import child, free_port, wait_until_ready
+from tests.fakes.running import ROOT, child, free_port, wait_until_ready
 from tests.storage.earlier_schemas import SCHEMA, back_to_13
 
 KNOWN = len(STEPS)
@@ -59,11 +61,11 @@ def states(done: Ended) -> dict[str, str]:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """Return the files of the state folder that are no locks, with the rows in place of the database."""
+    """Return the files of the state folder that are no locks and no URLs of gateways, with the rows in place of the database."""
     found = {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in sorted((folder / "state").rglob("*"))
-        if path.is_file() and path.suffix != ".lock" and not path.name.startswith("gateway.db")
+        if path.is_file() and path.suffix != ".lock" and "endpoints" not in path.parts and not path.name.startswith("gateway.db")
     }
     if (folder / "state/gateway.db").exists():
         with closing(sqlite3.connect(folder / "state/gateway.db")) as raw:
@@ -268,11 +270,14 @@ def test_restore_is_refused_while_a_gateway_runs(folder: Path, way: str) -> None
     assert moongate("db", "backup", "b.tar", cwd=folder).code == 0
     config, log = str(folder / "gateway.json"), folder / "gateway.log"
     port = free_port()
-    words = ["--stdio"] if way == "stdio" else ["--http", f":{port}"]
-    with child("-m", "gateway", "run", *words, "--config", config, log=log) as process:
+    with ExitStack() as stack:
         if way == "http":
+            process = stack.enter_context(child("-m", "gateway", "run", "--http", f":{port}", "--config", config, log=log))
             wait_until_ready(process, f"http://127.0.0.1:{port}/ready", log)
         else:
+            argv = [sys.executable, "-m", "gateway", "run", "--stdio", "-c", config]
+            stdio = stack.enter_context(subprocess.Popen(argv, stdin=subprocess.PIPE, cwd=ROOT))
+            stack.callback(stdio.kill)
             until_locked(folder)
         before = content(folder)
         done = moongate("db", "restore", "b.tar", "--replace", cwd=folder)

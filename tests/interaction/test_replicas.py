@@ -30,7 +30,7 @@ from tests.fakes.postgres import Postgres, postgres
 from tests.fakes.running import ROOT, gateway_http, upstream_http, write_config
 from tests.interaction.wire import Era, Wire, modern_params, over_http
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.fleet, pytest.mark.postgres, pytest.mark.timeout(90)]
 
 ROOT_KEY = secrets.token_hex(32)
 

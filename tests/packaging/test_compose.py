@@ -152,7 +152,7 @@ def nginx(folder: Path, secrets: Path, gateways: list[int]) -> Generator[int]:
 def test_either_gateway_behind_nginx_answers_also_after_one_died(tmp_path: Path) -> None:
     secrets = secrets_in(tmp_path)
     with ExitStack() as stack:
-        database = stack.enter_context(postgres()).url
+        database = stack.enter_context(postgres()).database("compose")
         upstream = stack.enter_context(upstream_http())
         ports, processes, key = stack.enter_context(two_gateways(tmp_path, secrets, database, upstream))
         port = stack.enter_context(nginx(tmp_path, secrets, ports))
@@ -163,6 +163,7 @@ def test_either_gateway_behind_nginx_answers_also_after_one_died(tmp_path: Path)
         connections = [_open_connections(port) for port in ports]
         assert all(connections), connections
         processes[0].kill()
+        processes[0].wait(30)
         for _ in range(10):
             assert "through nginx" in json.dumps(call(url, key=key, tool=ECHO, tls=trusted))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,7 @@ def _started(kind: str, folder: Path) -> Generator[Replicas]:
                 stop(process)
 
 
-@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=[pytest.mark.fleet, pytest.mark.postgres])])
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generator[Replicas]:
     with _started(request.param, tmp_path_factory.mktemp("pair")) as made:
         yield made
@@ -188,7 +188,7 @@ async def test_subscription_at_one_replica_notifies_on_the_stream_at_the_other(r
 
 
 @asynccontextmanager
-async def _stream(replicas: Replicas, headers: dict[str, str]) -> AsyncGenerator[AsyncGenerator[str]]:
+async def _stream(replicas: Replicas, headers: dict[str, str]) -> AsyncGenerator[AsyncIterator[str]]:
     async with replicas.http.stream("GET", replicas.urls[0], headers=headers) as stream:
         assert stream.status_code == 200
         yield stream.aiter_lines()
@@ -201,7 +201,7 @@ async def test_forged_and_foreign_session_ids_open_nothing(replicas: Replicas) -
         answer = await replicas.http.post(
             replicas.urls[1],
             json={"jsonrpc": "2.0", "id": 1, "method": "ping"},
-            headers=[("accept", BOTH), ("mcp-session-id", forged.encode("latin-1"))],
+            headers=[(b"accept", BOTH.encode()), (b"mcp-session-id", forged.encode("latin-1"))],
         )
         assert answer.status_code in (400, 404), forged
 

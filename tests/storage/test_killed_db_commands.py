@@ -20,7 +20,7 @@ from tests.cli.processes import Ended, environment, moongate, write_gateway
 from tests.fakes.postgres import postgres
 from tests.fakes.running import ROOT
 
-pytestmark = [pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.fleet, pytest.mark.timeout(400)]
 
 DYING = """
 import os, signal, sys

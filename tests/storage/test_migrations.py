@@ -78,7 +78,7 @@ def test_program_uses_a_schema_that_a_newer_one_expanded(later: Later, tmp_path:
     assert (checked.code, checked.data["schema"], checked.data["oldestSchema"], checked.data["knownSchema"]) == (0, KNOWN + 1, KNOWN, KNOWN)
     assert moongate("db", "migrate", "--json", cwd=tmp_path).data == {"schema": KNOWN + 1, "steps": []}
     assert moongate("doctor", cwd=tmp_path).code == 0  # opens the database as a gateway does
-    assert moongate("tasks", "--json", cwd=tmp_path).data == {"tasks": []}
+    assert moongate("tasks", "--json", cwd=tmp_path).data["tasks"] == []
     assert moongate("approvals", "list", "--json", cwd=tmp_path).data == {"approvals": []}
     refused = moongate("db", "backup", "b.tar", cwd=tmp_path)
     assert (refused.code, "newer Moongate" in refused.err) == (2, True)
