@@ -18,7 +18,7 @@ chmod 0644 "$secrets/database-password" "$secrets/tls.crt" "$secrets/tls.key"
 if [ "${1:-}" = --secrets-only ]; then exit 0; fi
 docker compose build
 if [ ! -s "$secrets/api-key" ]; then
-  (umask 0077 && docker compose run --rm --no-deps -T gateway-1 keys add first > "$secrets/api-key.new")
+  (umask 0077 && docker compose run --rm -T gateway-1 keys add first > "$secrets/api-key.new")
   mv "$secrets/api-key.new" "$secrets/api-key"
 fi
 docker compose up --detach --wait

@@ -37,7 +37,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- fail "More than one replica needs a database: set config.storage.url to a PostgreSQL server." }}
 {{- end }}
 {{- if ne .Values.persistence.accessMode "ReadWriteMany" }}
-{{- fail "More than one replica shares API keys in one volume: set persistence.accessMode to ReadWriteMany." }}
+{{- fail "More than one replica shares the installation key in one volume: set persistence.accessMode to ReadWriteMany." }}
 {{- end }}
 {{- end }}
 {{- end }}
