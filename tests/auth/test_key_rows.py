@@ -24,6 +24,8 @@ from gateway.storage.records import Records
 from gateway.storage.state_folder import StateFolder
 from tests.fakes.postgres import Postgres, postgres
 
+pytestmark = pytest.mark.fleet
+
 ROOT_KEY = bytes(range(40))
 
 

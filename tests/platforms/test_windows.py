@@ -17,6 +17,8 @@ from gateway.job_objects import ExtendedLimits, JobObject, kill_on_close
 from gateway.stop_signals import handled_signals
 from tests.fakes.running import ROOT, child, free_port, upstream_http, wait_until_ready, write_config
 
+pytestmark = pytest.mark.fleet
+
 SANDBOX = ("connection_broker", "disk_usage", "kernel", "landlock", "launcher", "namespaces", "seccomp")
 LINUX_ONLY = {f"gateway.skills.sandbox.{name}" for name in SANDBOX}
 """Modules that only run inside the sandbox, which is for Linux only; no other module imports them when it is imported."""

@@ -131,6 +131,7 @@ async def test_request_that_needs_the_sdk_is_served_by_the_other_replica(replica
     assert "Read the notes." in read.text
 
 
+@pytest.mark.fleet
 async def test_session_and_waiting_call_of_a_killed_replica(mortals: Replicas) -> None:
     session = await mortals.open(0)
     async with over_http(mortals.urls[0], "modern", tasks=False) as first, over_http(mortals.urls[1], "modern", tasks=False) as second:
@@ -276,6 +277,7 @@ async def _messages(stream: httpx2.Response) -> AsyncGenerator[dict[str, Any]]:
             yield json.loads(line[6:])
 
 
+@pytest.mark.fleet
 async def test_session_of_a_replica_without_fast_path_is_continued(mortals: Replicas) -> None:
     await anyio.to_thread.run_sync(lambda: mortals.start(directPath="off"))
     session = await mortals.open(2)

@@ -24,6 +24,8 @@ from tests.fakes.certificates import Pair, make_pair
 from tests.fakes.nursery import Child
 from tests.fakes.running import ROOT, child, free_port, until, upstream_stdio, wait_until_ready
 
+pytestmark = pytest.mark.fleet
+
 PAIR = make_pair(name="hub.example.com")
 
 

@@ -23,6 +23,8 @@ from gateway.storage.state_folder import StateFolder
 from tests.fakes.postgres import Postgres, postgres
 from tests.fakes.running import ROOT
 
+pytestmark = pytest.mark.fleet
+
 PUBLISHER = """
 import sys, anyio, pathlib
 from gateway.storage.change_feed import ChangeFeed
