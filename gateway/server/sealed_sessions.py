@@ -80,8 +80,9 @@ class SealedSessions:
         self._key = key
         self._store = store
         self._feed = feed
-        self._seen: int | None = None
-        """Number of the latest change in the database that this process has applied; `None` before the first look."""
+        self._seen = 0
+        """Number of the latest change in the database that this process has applied. It begins with the first, because the first look may
+        be later than the first sessions of this process."""
         self._ended: OrderedDict[str, None] = OrderedDict()
         self._log = SparseLog(logger)
 
@@ -148,9 +149,6 @@ class SealedSessions:
     async def _catch_up(self, apply: Apply) -> None:
         """Read the changes since the last call, and pass them on. Called by the change feed. Raises `StorageError`."""
         store = await self._store.client_sessions()
-        if self._seen is None:  # the sessions of this process are all newer than these changes
-            self._seen = await store.last_number()
-            return
         rows, seen = await store.changed_since(self._seen)
         while rows:
             for row in rows:

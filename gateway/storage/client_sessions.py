@@ -69,10 +69,6 @@ class ClientSessions:
                 await connection.execute(sa.update(client_sessions).where(own).values(number=number, **values))
             await publish_in(connection, topic)
 
-    async def last_number(self) -> int:
-        """Return the number of the latest change; 0 if there is no row."""
-        return int((await self._database.rows(sa.select(client_sessions.c.number).where(_LAST)))[0]["number"])
-
     async def changed_since(self, number: int) -> tuple[list[ClientSessionRow], int]:
         """Return the rows that changed after the change `number`, oldest change first, and the number of the last of them."""
         query = sa.select(client_sessions).where(~_LAST & (client_sessions.c.number > number))
