@@ -116,7 +116,6 @@ class HttpDispatch:
         if scope["type"] == "lifespan":
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._sessions.run)
-                self._routes.tasks = tasks
                 await self._app(scope, receive, send)
                 tasks.cancel_scope.cancel()
             return

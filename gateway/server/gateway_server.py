@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from importlib import import_module
@@ -150,7 +151,8 @@ class GatewayServer:
         They share `store`, whose changes `feed` reports. Call this before the server is entered.
         """
         self.sealed = self.clients.sealed = SealedSessions(hmac.digest(self.state_key, b"session-ids", "sha256"), store, feed)
-        self.replicas = Replicas(hmac.digest(self.state_key, b"replica-channel", "sha256"), store, str(self.identity["version"]))
+        key, version = hmac.digest(self.state_key, b"replica-channel", "sha256"), str(self.identity["version"])
+        self.replicas = Replicas(key, store, version, clock=lambda: time.time() + feed.clock_offset)
 
     def context_of(self, session: LegacySession) -> CallContext | None:
         """Return the context in which the gateway itself acts for a 2025 session; `None` if the key of its caller is no longer valid."""

@@ -25,7 +25,6 @@ from gateway.server.head import Head
 from gateway.server.replicas import Replicas
 
 if TYPE_CHECKING:
-    from anyio.abc import TaskGroup
     from starlette.types import Message, Scope, Send
 
 logger = logging.getLogger(__name__)
@@ -39,7 +38,7 @@ REPLICA_SCOPE_KEY = "moongate.replica"
 QUESTION, STATE = "q.", "r."
 """Prefixes of the JSON-RPC ids of questions, and of request states, before the id of the replica."""
 
-CANCEL_SECONDS = 5.0
+CANCEL_SECONDS = 1.0
 """Timeout in seconds for telling another replica that a client has cancelled a request."""
 
 
@@ -77,8 +76,6 @@ class ReplicaRoutes:
     def __init__(self, replicas: Replicas | None) -> None:
         """`replicas` are the other replicas of this gateway, or `None`."""
         self._replicas = replicas
-        self.tasks: TaskGroup | None = None
-        """Task group in which cancellations are forwarded; set while the application runs."""
 
     def reads(self, head: Head) -> bool:
         """Whether `forwards` needs the decoded body of a request."""
@@ -95,8 +92,8 @@ class ReplicaRoutes:
         if replicas is None or FORWARDED_SCOPE_KEY in scope:
             return False
         if message is not None and message.get("method") == "notifications/cancelled" and "id" not in message:
-            if self.tasks is not None:
-                self.tasks.start_soon(self._cancel, replicas, head, body, principal.id)
+            if head.session_id:
+                await _cancel_elsewhere(replicas, head, body, principal.id)
             return False
         replica = replica_of(head, message)
         if not replica or replica == replicas.id or not await replicas.find(replica):
@@ -110,12 +107,16 @@ class ReplicaRoutes:
             tasks.cancel_scope.cancel()
         return is_answered
 
-    async def _cancel(self, replicas: Replicas, head: Head, body: bytes, principal: str) -> None:
-        """Send the cancellation of a request to all other replicas, at the same time."""
-        with anyio.move_on_after(CANCEL_SECONDS):
-            async with anyio.create_task_group() as tasks:
-                for peer in await replicas.peers():
-                    tasks.start_soon(replicas.forward, peer, head, body, principal, None, _ignore)
+
+async def _cancel_elsewhere(replicas: Replicas, head: Head, body: bytes, principal: str) -> None:
+    """Send the cancellation of a request to all other replicas at the same time.
+
+    The client's request waits for this, so the quota of requests in progress bounds how many cancellations a caller can have forwarded.
+    """
+    with anyio.move_on_after(CANCEL_SECONDS):
+        async with anyio.create_task_group() as tasks:
+            for peer in await replicas.peers():
+                tasks.start_soon(replicas.forward, peer, head, body, principal, None, _ignore)
 
 
 async def _end_with_client(receive: BufferedReceive, scope: anyio.CancelScope) -> None:

@@ -22,8 +22,8 @@ HEADER = b"moongate-replica"
 SCHEME = "v1"
 """Version of this protocol. A replica refuses requests of another version."""
 
-MAX_AGE_SECONDS = 900.0
-"""Seconds for which a signature is valid. The clocks of two replicas may differ by this time."""
+MAX_AGE_SECONDS = 30.0
+"""Seconds for which a signature is valid. Both replicas read the clock of the database server, so their own clocks may differ."""
 
 FORWARDED = frozenset(
     {b"content-type", b"accept", b"last-event-id", b"mcp-session-id", b"mcp-protocol-version", b"mcp-method", b"mcp-name", b"traceparent"}

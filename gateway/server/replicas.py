@@ -17,7 +17,7 @@ import secrets
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
 
@@ -54,6 +54,12 @@ LIVE_SECONDS = 4.0
 CONNECT_SECONDS = 2.0
 """Timeout in seconds for connecting to another replica."""
 
+WRITE_SECONDS = 10.0
+"""Timeout in seconds for sending a part of a request to another replica."""
+
+MAX_IDLE = 16
+"""Maximum number of idle connections to other replicas that are kept for further requests."""
+
 STOP_SECONDS = 2.0
 """Timeout in seconds for the deletion of this replica's row when it stops."""
 
@@ -76,8 +82,12 @@ class ReplicaStore(Protocol):
 class Replicas:
     """Knows the running replicas of this gateway, forwards requests to them, and verifies the requests that they forward."""
 
-    def __init__(self, key: bytes, store: ReplicaStore, version: str) -> None:
-        """`key` (32 bytes), which all replicas have, signs forwarded requests. `version` is this program's version."""
+    def __init__(self, key: bytes, store: ReplicaStore, version: str, clock: Callable[[], float] = time.time) -> None:
+        """`key` (32 bytes), which all replicas have, signs forwarded requests. `version` is this program's version.
+
+        `clock` returns the time of the database server in seconds since the epoch, because the clocks of machines differ.
+        """
+        self._clock = clock
         self.id = secrets.token_hex(4)
         """Random id of this process, which is a part of the names that it gives to questions, waiting calls and event streams."""
         self._key = key
@@ -87,6 +97,8 @@ class Replicas:
         self._seen_at = self._looked_at = float("-inf")
         """Monotonic times of the last successful read of the peers, and of the last attempt."""
         self._own: ReplicaRow | None = None
+        self._client: httpx2.AsyncClient | None = None
+        """HTTP client for requests to other replicas; `None` before the first one. `listening` closes it."""
         self._renewing = anyio.Lock()
         self._nonces: OrderedDict[str, float] = OrderedDict()
         self._log = SparseLog(logger)
@@ -123,6 +135,9 @@ class Replicas:
             tasks.start_soon(self._keep_renewed, self._own)
             yield
             tasks.cancel_scope.cancel()
+        if self._client is not None:
+            with anyio.move_on_after(STOP_SECONDS, shield=True):
+                await self._client.aclose()
 
     async def _renew(self, own: ReplicaRow) -> None:
         """Renew the row of this replica, and read those of the others. Does not raise."""
@@ -158,17 +173,16 @@ class Replicas:
     def verify(self, head: Head) -> Signed | None:
         """Return who forwarded a request, and for which principal; `None` if its signature is not valid."""
         return verify(
-            self._key, head.fields.get(HEADER, b""), receiver=self.id, method=head.method, headers=head.headers, now=time.time()
+            self._key, head.fields.get(HEADER, b""), receiver=self.id, method=head.method, headers=head.headers, now=self._clock()
         )
 
     def uses(self, signed: Signed) -> bool:
         """Record that a signature was used, and return true. Return false if it was used before, or too many are remembered."""
-        now = time.time()
+        now = self._clock()
         while self._nonces and next(iter(self._nonces.values())) < now:
             self._nonces.popitem(last=False)
         if signed.nonce in self._nonces or len(self._nonces) >= MAX_NONCES:
             return False
-        # A signature that a replica with a fast clock made expires later than the following ones, which is harmless.
         self._nonces[signed.nonce] = signed.expires_at
         return True
 
@@ -198,12 +212,12 @@ class Replicas:
         import httpx2
 
         try:
-            async with self._client() as client:
-                response = await client.send(self._request(client, peer, head, body, principal), stream=True)
-                try:
-                    await answer.take(response)
-                finally:
-                    await response.aclose()
+            client = self._client = self._client or _new_client()
+            response = await client.send(self._request(client, peer, head, body, principal), stream=True)
+            try:
+                await answer.take(response)
+            finally:
+                await response.aclose()
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             self._log.warning("replica not reached replica=%s error=%s", peer.id, error)
             return False
@@ -211,15 +225,10 @@ class Replicas:
             self._log.warning("replica failed replica=%s error=%s", peer.id, error)
         return True
 
-    def _client(self) -> httpx2.AsyncClient:
-        import httpx2
-
-        return httpx2.AsyncClient(trust_env=False, follow_redirects=False, timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS))
-
     def _request(self, client: httpx2.AsyncClient, peer: ReplicaRow, head: Head, body: bytes, principal: str) -> httpx2.Request:
         headers = forwarded_headers(head.headers)
         who = {"receiver": peer.id, "sender": self.id, "principal": principal, "method": head.method}
-        signature = sign(self._key, **who, headers=headers, body=body, now=time.time())
+        signature = sign(self._key, **who, headers=headers, body=body, now=self._clock())
         return client.build_request(
             head.method, peer.address + peer.path, content=body, headers=[*headers, (b"accept-encoding", b"identity"), (HEADER, signature)]
         )
@@ -228,6 +237,15 @@ class Replicas:
         while self.is_running(replica):  # noqa: ASYNC110  # the database is the only one who knows
             await anyio.sleep(RENEW_SECONDS)
         scope.cancel()
+
+
+def _new_client() -> httpx2.AsyncClient:
+    import httpx2
+
+    # A response may take as long as the call. Its wait ends with the client, or when the other replica is dead.
+    timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS, write=WRITE_SECONDS, pool=CONNECT_SECONDS)
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=MAX_IDLE)
+    return httpx2.AsyncClient(trust_env=False, follow_redirects=False, timeout=timeout, limits=limits)
 
 
 class _Answer:
