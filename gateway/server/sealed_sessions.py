@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from gateway.errors import StorageError
 from gateway.server.clients import DEFAULT_LOG_LEVEL, LegacySession
+from gateway.server.session_table import NAME_LENGTH, SEALED_PREFIX, name_of
 from gateway.storage.change_feed import ChangeFeed
 from gateway.telemetry.sparse_log import SparseLog
 
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
     from gateway.storage.client_sessions import ClientSessionRow, ClientSessions
 
 logger = logging.getLogger(__name__)
-
-PREFIX = "s."
-"""Prefix of a `Mcp-Session-Id` that contains its session."""
 
 SEALED_SECONDS = 86_400.0
 """Seconds after its opening during which a session can be continued by another replica. The replica that serves it has no such limit."""
@@ -52,8 +50,6 @@ TOPIC = "client-sessions"
 """Topic of the change feed under which changes of 2025 sessions are published."""
 
 _NONCE_BYTES = 12
-_NAME_LENGTH = 16
-"""Characters of the part of an id that identifies a session: the nonce in base64."""
 
 Apply = Callable[["ClientSessionRow"], Awaitable[None]]
 """Async function that applies the stored state of a session to the session of this process, if it has one."""
@@ -65,11 +61,6 @@ class SessionStore(Protocol):
     async def client_sessions(self) -> ClientSessions:
         """Open the database if necessary, and return the store of 2025 sessions. Raises `StorageError`."""
         ...
-
-
-def name_of(wire_id: str) -> str:
-    """Return the part of a sealed session id that identifies the session and cannot be used in place of the id; else an empty string."""
-    return wire_id[len(PREFIX) : len(PREFIX) + _NAME_LENGTH] if wire_id.startswith(PREFIX) else ""
 
 
 class SealedSessions:
@@ -96,7 +87,7 @@ class SealedSessions:
         nonce = secrets.token_bytes(_NONCE_BYTES)
         plain = int(time.time()).to_bytes(8, "big") + body
         sealed = AESGCM(self._key).encrypt(nonce, plain, principal.encode())
-        wire_id = PREFIX + _encode(nonce) + _encode(sealed)
+        wire_id = SEALED_PREFIX + _encode(nonce) + _encode(sealed)
         return wire_id if len(wire_id) <= MAX_ID else ""
 
     def open(self, wire_id: str, principal: str) -> bytes | None:
@@ -107,10 +98,10 @@ class SealedSessions:
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-        if not wire_id.startswith(PREFIX) or len(wire_id) > MAX_ID:
+        if not wire_id.startswith(SEALED_PREFIX) or len(wire_id) > MAX_ID:
             return None
         try:
-            nonce, sealed = _decode(name_of(wire_id)), _decode(wire_id[len(PREFIX) + _NAME_LENGTH :])
+            nonce, sealed = _decode(name_of(wire_id)), _decode(wire_id[len(SEALED_PREFIX) + NAME_LENGTH :])
             plain = AESGCM(self._key).decrypt(nonce, sealed, principal.encode())
         except (InvalidTag, ValueError, binascii.Error):
             return None

@@ -29,6 +29,18 @@ Reason = Literal["deleted", "idle", "evicted", "refused", "failed", "stopped"]
 internal failure; the gateway stops."""
 
 
+SEALED_PREFIX = "s."
+"""Prefix of a `Mcp-Session-Id` that contains its session, so that every replica of the gateway can continue it (`sealed_sessions`)."""
+
+NAME_LENGTH = 16
+"""Number of characters after `SEALED_PREFIX` that identify a session."""
+
+
+def name_of(wire_id: str) -> str:
+    """Return the part of a sealed session id that identifies the session and cannot be used in place of the id; else an empty string."""
+    return wire_id[len(SEALED_PREFIX) : len(SEALED_PREFIX) + NAME_LENGTH] if wire_id.startswith(SEALED_PREFIX) else ""
+
+
 class TrackedSession(Waiting, Protocol):
     """Interface of a 2025 session over HTTP, served with or without the MCP SDK, as `SessionTable` uses it."""
 
@@ -46,6 +58,8 @@ class SessionTable:
     def __init__(self) -> None:
         self._by_caller: dict[Usage, LongestIdle[TrackedSession]] = {}
         self._entries: dict[str, tuple[Usage, TrackedSession]] = {}
+        self._by_name: dict[str, str] = {}
+        """Name of each session that replicas share (`name_of`) → its `Mcp-Session-Id`."""
         self._log = SparseLog(logger)
 
     def __len__(self) -> int:
@@ -54,9 +68,9 @@ class SessionTable:
     def __contains__(self, wire_id: str) -> bool:
         return wire_id in self._entries
 
-    def ids(self) -> list[str]:
-        """Return the `Mcp-Session-Id` of every open session."""
-        return list(self._entries)
+    def find(self, name: str) -> str:
+        """Return the `Mcp-Session-Id` of the open session with this name (`name_of`); an empty string if it is not open here."""
+        return self._by_name.get(name, "")
 
     def end(self, wire_id: str) -> None:
         """End a session, because its client ended it at another replica. Do nothing if it is not open here."""
@@ -90,6 +104,8 @@ class SessionTable:
         if session.wire_id in self._entries:
             self._forget(session.wire_id)
         self._entries[session.wire_id] = usage, session
+        if name := name_of(session.wire_id):
+            self._by_name[name] = session.wire_id
         group = self._by_caller.get(usage)
         if group is None:
             group = self._by_caller[usage] = LongestIdle()
@@ -106,6 +122,7 @@ class SessionTable:
 
     def _forget(self, wire_id: str) -> None:
         usage, session = self._entries.pop(wire_id)
+        self._by_name.pop(name_of(wire_id), None)
         group = self._by_caller[usage]
         del group.members[session]
         if not group.members:

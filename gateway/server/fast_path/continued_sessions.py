@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, cast
 
 from gateway.auth.principal import Principal
@@ -14,7 +15,7 @@ from gateway.server.fast_path.handshake import plain_initialize
 from gateway.server.head import Head
 from gateway.server.http_responses import Refusal
 from gateway.server.replica_routes import FORWARDED_SCOPE_KEY
-from gateway.server.sealed_sessions import SealedSessions, name_of
+from gateway.server.sealed_sessions import SealedSessions
 from gateway.server.session_table import SHOWN_CHARACTERS, SessionTable
 from gateway.server.usage import RETRY_SECONDS, Usages
 from gateway.server.watches import Watches
@@ -54,6 +55,8 @@ class ContinuedSessions:
         self._sessions = sessions
         self._parts = parts
         self._table = table
+        self._wanted: dict[LegacySession, Sequence[str]] = {}
+        """URIs that each session shall watch, while a task applies them."""
         if sealed is not None:
             sealed.follow(self._apply)
 
@@ -99,19 +102,36 @@ class ContinuedSessions:
         session.is_initialized = session.is_here = True
         logger.info("session continued session=%s", wire_id[:SHOWN_CHARACTERS])
         if state is not None:
-            await self._match(session, state)
+            self._match(session, state)
         return None
 
     async def _apply(self, state: ClientSessionRow) -> None:
         """Apply the stored state of a session to the session of this process, if it is open here."""
-        wire_id = next((wire_id for wire_id in self._table.ids() if name_of(wire_id) == state.name), "")
+        wire_id = self._table.find(state.name)
         if state.is_ended:
             self._table.end(wire_id)
         elif (session := self._parts.clients.of_wire_id(wire_id)) is not None:
-            await self._match(session, state)
+            self._match(session, state)
 
-    async def _match(self, session: LegacySession, state: ClientSessionRow) -> None:
+    def _match(self, session: LegacySession, state: ClientSessionRow) -> None:
+        """Apply a stored state to a session. The subscriptions follow in a separate task, because servers may answer slowly."""
         session.log_level = cast("LogLevel", state.log_level)
-        ctx = self._parts.context_of(session)
-        if ctx is not None:
-            await self._parts.watches.match(session, state.watched, ctx)
+        tasks, is_running = self._parts.clients.tasks, session in self._wanted
+        if tasks is not None and (state.watched or session.watched):
+            self._wanted[session] = state.watched
+            if not is_running:
+                tasks.start_soon(self._watch, session)
+
+    async def _watch(self, session: LegacySession) -> None:
+        """Let a session watch the resources that were last requested for it, until no other resources are requested meanwhile."""
+        done: Sequence[str] | None = None
+        try:
+            while (wanted := self._wanted[session]) is not done:
+                ctx = self._parts.context_of(session)
+                if ctx is not None and session.wire_id in self._table:
+                    await self._parts.watches.match(session, wanted, ctx)
+                done = wanted
+        except Exception as error:  # a fault of a server or of the key store must not end the gateway
+            logger.warning("resources of continued session not watched session=%s error=%s", session.wire_id[:SHOWN_CHARACTERS], error)
+        finally:
+            del self._wanted[session]
