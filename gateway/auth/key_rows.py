@@ -45,7 +45,7 @@ class DatabaseKeys(ApiKeys):
     """The API keys in a database, with a copy in memory. Until `load` has read them, every check raises `StorageError`."""
 
     def __init__(self, database: Callable[[], Awaitable[Database]], feed: ChangeFeed) -> None:
-        """`database` opens the database on first use, and returns it. `feed` tells of changes; its owner runs it."""
+        """`database` opens the database on first use, and returns it. `feed` reports changes; its owner runs it."""
         super().__init__()
         self._database = database
         self._feed = feed

@@ -78,7 +78,7 @@ def migrate(config_path: str | None, as_json: bool) -> None:
 def backup(file: Path, config_path: str | None, as_json: bool) -> None:
     """Write the database, keys, tokens and accepted definitions to the new file FILE, while gateways run.
 
-    FILE contains the installation key: whoever reads it can decrypt the tokens of your servers. Only you can read FILE.
+    FILE contains the installation key, with which anyone can decrypt the tokens of your servers. Only you can read FILE.
     """
     from gateway import __version__
     from gateway.storage.backup import back_up

@@ -231,7 +231,7 @@ class ServerSettings(Model):
 
 
 class ObjectStorageSettings(Model):
-    """How the bucket of `storage.results` is reached. What is left out comes from the environment (`AWS_…`), as for other S3 clients."""
+    """Address of the bucket of `storage.results`, and credentials for it. Settings left out come from the environment (`AWS_…`)."""
 
     endpoint: str | None = Field(default=None, pattern=r"^https?://[^/?#@\s]+/?$")
     """URL of the server, without the bucket. Left out: `AWS_ENDPOINT_URL`, else Amazon S3."""
@@ -271,7 +271,7 @@ class StorageSettings(Model):
     results: str | None = Field(default=None, pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_=-][A-Za-z0-9._=-]*)*/?$")
     """Bucket, and a folder in it, for the full text of shortened results: `s3://BUCKET/FOLDER`. Left out: the folder `results` in `dir`."""
     s3: ObjectStorageSettings = Field(default_factory=ObjectStorageSettings)
-    """How the bucket of `results` is reached."""
+    """Address of the bucket of `results`, and credentials for it."""
     result_ttl_seconds: float = Field(default=3600, gt=0)
     """Seconds for which the full text of a shortened result is stored and can be read with `read_result`."""
     max_result_bytes_per_caller: int = Field(default=268_435_456, ge=1024)

@@ -291,7 +291,7 @@ def _migrate(engine: sa.Engine) -> list[int]:
 
 
 def lock_migrations(connection: sa.Connection) -> None:
-    """Hold PostgreSQL's lock for migrations until the end of the transaction; nothing for SQLite, where a lock file has this effect."""
+    """Hold PostgreSQL's lock for migrations until the end of the transaction. Does nothing for SQLite, because a lock file protects its migrations."""
     if connection.dialect.name == "postgresql":
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
 

@@ -37,7 +37,7 @@ Phase = Literal["server", "files"]
 
 
 def finish_restore(folder: Path) -> None:
-    """Finish the moves of a killed restore in a state folder. Does nothing (one `stat`) if there is none.
+    """Finish the moves of a killed restore in a state folder. Does nothing (one `stat`) if no restore was killed.
 
     Raises:
         StorageError: The restore was killed while the database server committed, so only a repeated restore can complete it. Or the files

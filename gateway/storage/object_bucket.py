@@ -74,7 +74,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class BucketPlace:
-    """Where a bucket is, and the credentials for it. Values that are `None` come from the environment, as for other S3 clients."""
+    """The address of a bucket, and the credentials for it. Values that are `None` come from the environment, as for other S3 clients."""
 
     bucket: str
     prefix: str = ""
