@@ -291,7 +291,7 @@ def _migrate(engine: sa.Engine) -> list[int]:
 
 
 def lock_migrations(connection: sa.Connection) -> None:
-    """Hold PostgreSQL's lock for migrations until the end of the transaction. Does nothing for SQLite, because a lock file protects its migrations."""
+    """Hold PostgreSQL's lock for migrations until the end of the transaction. Does nothing for SQLite, which has a lock file for this."""
     if connection.dialect.name == "postgresql":
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
 
