@@ -23,6 +23,8 @@ from tests.cli.processes import Ended, moongate, write_gateway
 from tests.fakes.running import ROOT, child, free_port, wait_until_ready
 from tests.storage.earlier_schemas import SCHEMA, back_to_13
 
+pytestmark = pytest.mark.fleet
+
 KNOWN = len(STEPS)
 
 

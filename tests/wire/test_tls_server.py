@@ -19,6 +19,8 @@ from gateway.server.certificate import ServerCertificate
 from tests.fakes.certificates import make_pair
 from tests.fakes.wired import served
 
+pytestmark = pytest.mark.fleet
+
 PAIR = make_pair()
 
 Scenario = Callable[["Served"], Awaitable[None]]
