@@ -128,7 +128,8 @@ def inherited(tmp_path: Path) -> Generator[int]:
 
 
 @pytest.mark.attack(36)
-@pytest.mark.parametrize("start", ["http", pytest.param("stdio", marks=pytest.mark.faults)])
+@pytest.mark.faults
+@pytest.mark.parametrize("start", ["http", "stdio"])
 async def test_no_program_inherits_a_descriptor(start: Start, tmp_path: Path, inherited: int) -> None:
     async with started(start, tmp_path, inherited) as gateway:
         assert os.readlink(f"/proc/{gateway.gateway}/fd/{inherited}").endswith("secret.txt"), "the gateway itself has the descriptor"

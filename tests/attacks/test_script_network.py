@@ -196,6 +196,7 @@ print(tries > 100)
 """
 
 
+@pytest.mark.faults
 async def test_address_that_changes_while_it_is_judged_reaches_nothing(listener: Listener) -> None:
     sandbox = await sandbox_of("own root", Limits(seconds=60))
     ran = await run(sandbox, RACE, str(listener.port), network=True)

@@ -206,11 +206,8 @@ WRITERS = {
 }
 
 
-LIKE_OTHERS: tuple[Kind, ...] = ("no landlock", "no namespaces")
-"""Kinds of sandbox that limit writing by the same means as another kind."""
-
 WRITING = [
-    pytest.param(kind, writer, marks=pytest.mark.faults if kind in LIKE_OTHERS and writer != "files without a name" else ())
+    pytest.param(kind, writer, marks=() if writer == "files without a name" else pytest.mark.faults)
     for kind in KINDS
     for writer in WRITERS
 ]

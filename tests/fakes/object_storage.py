@@ -101,7 +101,7 @@ def object_storage(authority: Path | None = None) -> Generator[ObjectStorage]:
     """
     missing = [name for name in ("moto", "flask", "flask_cors", "obstore") if importlib.util.find_spec(name) is None]
     if missing:
-        pytest.skip(f"the object storage server needs {', '.join(missing)}: run `make setup`")
+        pytest.skip(f"the object storage server needs {', '.join(missing)}: run `make s3`")
     port = free_port()
     argv = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     env = {**os.environ, "INITIAL_NO_AUTH_ACTION_COUNT": str(_UNSIGNED), "MOTO_S3_DEFAULT_KEY_BUFFER_SIZE": str(1 << 28)}

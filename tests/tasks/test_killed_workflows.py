@@ -77,6 +77,7 @@ def compare(form: Form, kills: list[int], *, answer_down: bool, url: str | None 
 KILLS = st.lists(st.integers(1, 9), min_size=1, max_size=3)
 
 
+@pytest.mark.faults
 @pytest.mark.fault(3)
 @pytest.mark.timeout(300)
 @settings(max_examples=3)

@@ -26,7 +26,7 @@ from gateway.tools.context import IDEMPOTENCY_KEY, CallContext
 from tests.fakes.postgres import Postgres, postgres
 from tests.tasks.dying import Journal, running, steady
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.faults, pytest.mark.postgres, pytest.mark.timeout(90)]
 STEPS = 10
 FULL = r"too many clients|remaining connection slots"
 

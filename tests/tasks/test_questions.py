@@ -53,7 +53,7 @@ def url(request: pytest.FixtureRequest) -> str | None:
     return request.getfixturevalue("server").database(f"questions_{abs(hash(request.node.name)) % 10**9}")
 
 
-FEW = (1, 4, 7)
+FEW = (4,)
 WALK = [pytest.param(number, marks=() if number in FEW else pytest.mark.faults) for number in range(1, EVENTS_OF_TWICE + 1)]
 
 
