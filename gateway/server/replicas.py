@@ -234,7 +234,7 @@ class Replicas:
         )
 
     async def _end_when_dead(self, replica: str, scope: anyio.CancelScope) -> None:
-        while self.is_running(replica):  # noqa: ASYNC110  # the database is the only one who knows
+        while self.is_running(replica):  # noqa: ASYNC110  # a dead replica sends no event; only its row shows it
             await anyio.sleep(RENEW_SECONDS)
         scope.cancel()
 
