@@ -331,10 +331,11 @@ class TaskRows:
         """Return the unfinished tasks that an engine should have run again, the oldest first, at most 500.
 
         They belong to no living process and do not wait for a person. A task that was stored less than a second ago is left out, because
-        the process that stored it is about to have it run.
+        the process that stored it is about to have it run. A time in the future comes from a process whose clock is ahead, and is ignored.
         """
         async with self._database.begin() as connection:
-            is_new = (tasks.c.owner == "") & (tasks.c.updated_at > time.time() - 1)
+            now = time.time()
+            is_new = (tasks.c.owner == "") & (tasks.c.updated_at > now - 1) & (tasks.c.updated_at < now + 1)
             left = of_gateway(tasks, self._gateway) & (tasks.c.gone_at == 0) & (tasks.c.owner != PARKED) & ~is_new & ~_has_owner(connection)
             columns = sa.select(tasks.c.id, tasks.c.principal, tasks.c.tool, tasks.c.admitted_at)
             found = await connection.execute(columns.where(left).order_by(tasks.c.created_at).limit(500))
