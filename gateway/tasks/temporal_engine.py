@@ -165,7 +165,9 @@ class TemporalEngine:
     async def _start(self, task: StrandedTask, *, wakes: bool) -> None:
         """Start the workflow of a task, unless it runs already, and signal it if `wakes`. An unreachable server is noted in the task."""
         pairs = {PRINCIPAL: task.principal, SOURCE: task.tool.partition("__")[0], TOOL: task.tool, STATE: "working"}
-        options: dict[str, Any] = {"start_signal": WAKE} if wakes else {"request_eager_start": True}
+        # An eager start runs the workflow in this process, although Temporal may have another build as the current one.
+        is_eager = self._settings.versioning is None
+        options: dict[str, Any] = {"start_signal": WAKE} if wakes else {"request_eager_start": is_eager}
         if self._has_attributes:
             keys = [SearchAttributePair(SearchAttributeKey.for_keyword(name), value) for name, value in pairs.items()]
             options["search_attributes"] = TypedSearchAttributes(keys)
