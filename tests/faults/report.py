@@ -161,8 +161,8 @@ def by_site(known: Mapping[str, Mapping[str, Any]]) -> Mapping[tuple[int, str], 
         words = name.partition("[")[2].rstrip("]").split("-")
         engines = [word for word in words if word in ("local", "temporal")]
         store = "postgres" if "postgres" in words else "sqlite"
-        for kind, number in one["rows"] if engines else []:
-            if kind == "fault":
+        for kind, number in one["rows"]:
+            if engines and kind == "fault":
                 found[number, f"{engines[0]}-{store}"][one["outcome"]] += 1
     return found
 

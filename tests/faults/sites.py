@@ -112,6 +112,8 @@ class Site:
     config: dict[str, Any] = field(default_factory=dict[str, Any])
     """Further sections of the gateways' configuration."""
     gateways: list[Gateway] = field(default_factory=list[Gateway])
+    address: str = ""
+    """Address of the Temporal server, for programs that use several sites."""
     url: str = ""
     """The database of the gateways; empty for SQLite."""
 
