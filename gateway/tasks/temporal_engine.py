@@ -269,6 +269,9 @@ class TemporalEngine:
             return self._waiting(row.asked)
         if not row.admitted_at:
             return Attempt(state=QUEUED, seconds=0)
+        if row.owner == claim.before and row.owner != kept:
+            # On a busy machine heartbeats are late although the task runs. To take it over would put its step in doubt.
+            raise _again("Another gateway still runs the task.")
         if row.owner == kept and running is not None:
             task = running  # Temporal gave up an attempt of this process, such as after an outage of its own, but the task still runs
         elif claim.before:
