@@ -147,7 +147,7 @@ class Gateway:
         state = StateFolder(state_path, config.storage.root_key)
         own_id = await anyio.to_thread.run_sync(hop_id, state, loaded, self._endpoint)
         state_key = await anyio.to_thread.run_sync(state.key, "request-state")
-        make_engine = await choose_engine(config.tasks, configuration_of(own_id), dispatches=self._dispatches)
+        make_engine = await choose_engine(config.tasks, configuration_of(own_id), queues=self._task_queues, dispatches=self._dispatches)
         models = Models(config.defaults.model)
         self._stack.push_async_callback(models.aclose)
         hosts = SourceHost()
@@ -214,6 +214,11 @@ class Gateway:
         tasks.start_soon(log_own_faults, loaded, local.sources)
         tasks.start_soon(self._readiness.watch, servers.sources, changes.note_ready)
         await self._stack.enter_async_context(self._server)
+
+    def _task_queues(self) -> set[str]:
+        """Return the task queues at Temporal of the sources that this gateway has now."""
+        sources = self._sources
+        return sources.loaded.config.task_queues_of([*sources.local.table, *sources.servers.table])
 
     @property
     def loaded(self) -> LoadedConfig:

@@ -384,6 +384,9 @@ class GatewayConfig(Model):
             raise ValueError(
                 "tasks.temporal.taskQueue: missing, but `storage.url` is set; name a task queue that only the gateways on this database use"
             )
+        if self.tasks.engine != "temporal" and (named := [key for key, policy in self.policies.items() if policy.tasks.task_queue]):
+            text = "has an effect only with `tasks.engine: temporal`; set the engine, or remove the key"
+            raise ValueError(f"policies.{named[0]}.tasks.taskQueue: {text}")
         return self
 
     @model_validator(mode="after")
@@ -402,6 +405,10 @@ class GatewayConfig(Model):
     def policy(self, source: str) -> SourcePolicy:
         """Return the policy of a source, or a policy of default values if the configuration contains no policy for the source."""
         return self.policies.get(source) or SourcePolicy()
+
+    def task_queues_of(self, sources: Iterable[str]) -> set[str]:
+        """Return the task queues at Temporal that the policies of these sources name."""
+        return {queue for source in sources if (queue := self.policy(source).tasks.task_queue) is not None}
 
     def prefix_of(self, source: str) -> str:
         """Return the prefix that the gateway puts before the names of a source's tools, without `__`.

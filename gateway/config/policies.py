@@ -157,6 +157,10 @@ class TaskPolicy(Model):
     """Maximum number of tasks of this source that start within a minute; more tasks wait in a queue. Left out: unlimited."""
     resume: bool = True
     """`false`: a task that runs when the gateway stops is not resumed after the next start, but fails with the reason."""
+    task_queue: str | None = Field(default=None, min_length=1)
+    """Task queue at Temporal of this source's tasks, for `tasks.engine: temporal`. Only gateways with the source and this key run them.
+    Left out: `tasks.temporal.taskQueue`.
+    """
 
 
 class ClientCredentials(Model):

@@ -49,6 +49,8 @@ class ToolRules:
     Each has `of` (`source` or `tool`), `running` (tasks at once) and `perMinute` (starts)."""
     resumes: bool = True
     """Whether tasks of the tool are resumed after the process that ran them died."""
+    task_queue: str = ""
+    """Task queue at Temporal of the tool's tasks; empty for that of the gateway."""
     is_local: bool = False
     """Whether the tool runs in this gateway, not on a remote server."""
     is_repeatable: bool = False
@@ -104,6 +106,7 @@ class ToolRules:
             approval_by=policy.approval_by,
             queues=_queues(policy, override),
             resumes=policy.tasks.resume,
+            task_queue=policy.tasks.task_queue or "",
             is_local=is_local,
             is_repeatable=is_idempotent(definition.name, definition.annotations, idempotent=policy.idempotent, trust_annotations=trusted),
             is_own=is_own,

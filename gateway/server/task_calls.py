@@ -253,4 +253,4 @@ class TaskHandler:
 
 
 def _kind(tool: GuardedTool) -> TaskKind:
-    return TaskKind(tool.task_limits, tool.rules.resumes)
+    return TaskKind(tool.task_limits, tool.rules.resumes, tool.rules.task_queue)

@@ -247,6 +247,8 @@ class StrandedTask:
     tool: str
     is_queued: bool
     """Whether the limits of the task have not allowed it to start yet."""
+    queue: str = ""
+    """Task queue at Temporal; empty for that of the gateway."""
 
 
 @dataclass(frozen=True, slots=True)

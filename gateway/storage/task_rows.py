@@ -289,8 +289,8 @@ class TaskRows:
         """Assign a task to the attempt `owner`, whatever process runs the task; return `None` if it has ended or is unknown.
 
         Attempts and deaths of the task are counted. A process died if its lease is stored and was not renewed for half of `lease_seconds`.
-        The task keeps its owner if it is queued, if its owner is `kept`, or if it is `PARKED` and none of its questions was asked before
-        `expired_at`.
+        The task keeps its owner if it is queued, if its owner is `kept` or belongs to another process that lives by its lease, or if it is
+        `PARKED` and none of its questions was asked before `expired_at`.
         """
         async with self._database.begin() as connection:
             row = await _locked(connection, task_id)
@@ -302,10 +302,12 @@ class TaskRows:
             if not row.admitted_at or is_waiting or (before == kept and kept):
                 return ClaimedTask(row, before)
             if before:
-                row.attempts += 1
                 lease = sa.select(task_owners.c.until - database_clock(connection)).where(task_owners.c.id == before[:PROCESS_CHARS])
                 left = (await connection.execute(lease)).scalar_one_or_none()
                 is_same = before[:PROCESS_CHARS] == owner[:PROCESS_CHARS]
+                if left is not None and left > 0 and not is_same:
+                    return ClaimedTask(row, before)
+                row.attempts += 1
                 await _count_death(connection, row, has_died=left is not None and left < lease_seconds / 2 and not is_same)
             else:
                 row.message = ""
@@ -331,10 +333,11 @@ class TaskRows:
         """Return the unfinished tasks that an engine should have run again, the oldest first, at most 500.
 
         They belong to no living process and do not wait for a person. A task that was stored less than a second ago is left out, because
-        the process that stored it is about to have it run.
+        the process that stored it is about to have it run. A time in the future comes from a process whose clock is ahead, and is ignored.
         """
         async with self._database.begin() as connection:
-            is_new = (tasks.c.owner == "") & (tasks.c.updated_at > time.time() - 1)
+            now = time.time()
+            is_new = (tasks.c.owner == "") & (tasks.c.updated_at > now - 1) & (tasks.c.updated_at < now + 1)
             left = of_gateway(tasks, self._gateway) & (tasks.c.gone_at == 0) & (tasks.c.owner != PARKED) & ~is_new & ~_has_owner(connection)
             columns = sa.select(tasks.c.id, tasks.c.principal, tasks.c.tool, tasks.c.admitted_at)
             found = await connection.execute(columns.where(left).order_by(tasks.c.created_at).limit(500))

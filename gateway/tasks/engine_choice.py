@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Set
 from functools import partial
 
 from gateway.config.models import TaskSettings
@@ -12,10 +13,18 @@ from gateway.tasks.task_engine import MakeEngine
 INSTALL = 'tasks.engine: "temporal" needs the package `temporalio`: pip install "moongate[temporal]"'
 
 
-async def choose_engine(settings: TaskSettings, gateway: str, *, dispatches: bool = True) -> MakeEngine:
+def no_queues() -> set[str]:
+    """Return the empty set: no source has a task queue of its own."""
+    return set()
+
+
+async def choose_engine(
+    settings: TaskSettings, gateway: str, *, queues: Callable[[], Set[str]] = no_queues, dispatches: bool = True
+) -> MakeEngine:
     """Return the function that creates the engine of a process. For `temporal`, connect to the server first.
 
-    `gateway` is the id of the gateway, from which the default task queue has its name. If `dispatches` is false, a process with the engine
+    `gateway` is the id of the gateway, from which the default task queue has its name. `queues` returns the task queues at Temporal of the
+    sources that the gateway has now. If `dispatches` is false, a process with the engine
     `temporal` does not connect: it runs the tasks of its own calls and leaves all others to the gateways.
 
     Raises:
@@ -31,5 +40,5 @@ async def choose_engine(settings: TaskSettings, gateway: str, *, dispatches: boo
         if (error.name or "").partition(".")[0] != "temporalio":
             raise
         raise ConfigError(INSTALL, path="tasks.engine") from None
-    connection = await connect(settings.temporal, settings.temporal.task_queue or f"moongate-{gateway}")
+    connection = await connect(settings.temporal, settings.temporal.task_queue or f"moongate-{gateway}", queues)
     return connection.make_engine

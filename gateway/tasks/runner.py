@@ -223,7 +223,7 @@ class TaskRunner:
 
     def _new_row(self, tool: str, arguments: JsonObject, ctx: CallContext, ttl_seconds: float | None, kind: TaskKind) -> TaskRow:
         settings = self.settings
-        call = {**to_stored(arguments, ctx, resumes=kind.resumes), "steps": STEPS_VERSION}
+        call = {**to_stored(arguments, ctx, resumes=kind.resumes, queue=kind.queue), "steps": STEPS_VERSION}
         longest = max(MAX_TTL_SECONDS, settings.ttl_seconds)
         row = TaskRow(secrets.token_hex(16), ctx.facts.principal.id, tool, call, min(ttl_seconds or settings.ttl_seconds, longest))
         row.owner, row.request_key = self._lease.owner, request_key(ctx)

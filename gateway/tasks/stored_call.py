@@ -18,12 +18,13 @@ from gateway.tools.context import CallContext
 from gateway.tools.ports import ClientProfile
 
 
-def to_stored(arguments: JsonObject, ctx: CallContext, *, resumes: bool) -> JsonObject:
+def to_stored(arguments: JsonObject, ctx: CallContext, *, resumes: bool, queue: str = "") -> JsonObject:
     """Return the JSON from which another process can repeat the tool call of a task.
 
     The JSON has the call's arguments, client and `_meta`, the name and scopes of its principal, and the `requestState` and answers to
     requests for input that the client sent. The tool's name and the principal's id are not in the JSON, but in other columns of the task's
-    row. If `resumes` is false, the JSON also contains the mark that no other process may repeat the call.
+    row. If `resumes` is false, the JSON also contains the mark that no other process may repeat the call. `queue` is the task queue at
+    Temporal; empty for that of the gateway.
     """
     principal, client = ctx.facts.principal, ctx.facts.client
     call: JsonObject = {
@@ -38,7 +39,14 @@ def to_stored(arguments: JsonObject, ctx: CallContext, *, resumes: bool) -> Json
         call |= {"state": ctx.facts.request_state, "responses": dict(ctx.facts.input_responses or {})}
     if not resumes:
         call["resumes"] = False
+    if queue:
+        call["queue"] = queue
     return call
+
+
+def queue_of(row: TaskRow) -> str:
+    """Return the task queue at Temporal that was stored with a task; empty for that of the gateway."""
+    return str(row.call.get("queue") or "")
 
 
 def from_stored(row: TaskRow) -> CallContext:

@@ -26,6 +26,8 @@ class TaskKind:
     """Limits that delay the start of a task, in addition to the limits of the task's caller (`policy.task_scheduling`)."""
     resumes: bool = True
     """Whether another process continues a task if the process that runs it dies."""
+    queue: str = ""
+    """Task queue at Temporal; empty for that of the gateway."""
 
 
 @dataclass(slots=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Set
 from datetime import timedelta
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from gateway.tasks.task_engine import TaskEngine
 from gateway.tasks.task_executor import TaskExecutor
 from gateway.tasks.temporal_engine import TemporalEngine
 from gateway.tasks.temporal_names import PRINCIPAL, SOURCE, STATE, TOOL
+from gateway.tasks.temporal_workers import TaskQueues
 
 logger = logging.getLogger(__name__)
 
@@ -34,20 +36,22 @@ _ATTRIBUTES = (PRINCIPAL, SOURCE, TOOL, STATE)
 class TemporalConnection:
     """A connection to a Temporal server, from which `TaskRunner` makes its engine."""
 
-    def __init__(self, client: Client, settings: TemporalSettings, queue: str, *, has_attributes: bool) -> None:
-        """Store the arguments. `queue` is the task queue. With `has_attributes`, the namespace has the search attributes of tasks."""
+    def __init__(self, client: Client, settings: TemporalSettings, queues: TaskQueues, *, has_attributes: bool) -> None:
+        """Store the arguments. With `has_attributes`, the namespace has the search attributes of tasks."""
         self.client = client
         self._settings = settings
-        self._queue = queue
+        self._queues = queues
         self._has_attributes = has_attributes
 
     def make_engine(self, executor: TaskExecutor, records: Records) -> TaskEngine:
         """Create the engine of this process."""
-        return TemporalEngine(executor, records, self.client, self._settings, self._queue, has_attributes=self._has_attributes)
+        return TemporalEngine(executor, records, self.client, self._settings, self._queues, has_attributes=self._has_attributes)
 
 
-async def connect(settings: TemporalSettings, queue: str) -> TemporalConnection:
-    """Connect to the Temporal server of `settings`, for the task queue `queue`, within `CONNECT_SECONDS`.
+async def connect(settings: TemporalSettings, queue: str, queues: Callable[[], Set[str]]) -> TemporalConnection:
+    """Connect to the Temporal server of `settings` within `CONNECT_SECONDS`.
+
+    `queue` is the task queue of the gateway, and `queues` returns those of its sources.
 
     Raises:
         ConfigError: The server is unreachable or refuses the gateway, the namespace does not exist, or a file of `tls` cannot be read.
@@ -63,7 +67,8 @@ async def connect(settings: TemporalSettings, queue: str) -> TemporalConnection:
             )
             request = DescribeNamespaceRequest(namespace=settings.namespace)
             await client.workflow_service.describe_namespace(request, timeout=timedelta(seconds=CONNECT_SECONDS))
-            return TemporalConnection(client, settings, queue, has_attributes=await _register(client, settings.namespace))
+            has_attributes = await _register(client, settings.namespace)
+            return TemporalConnection(client, settings, TaskQueues(queue, queues), has_attributes=has_attributes)
         except RPCError as error:
             if error.status == RPCStatusCode.NOT_FOUND:
                 text = f"the namespace {settings.namespace!r} does not exist there. Create it, or correct `tasks.temporal.namespace`."

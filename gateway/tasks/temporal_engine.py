@@ -29,19 +29,16 @@ from temporalio.common import (
     SearchAttributeKey,
     SearchAttributePair,
     TypedSearchAttributes,
-    VersioningBehavior,
-    WorkerDeploymentVersion,
     WorkflowIDConflictPolicy,
 )
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError
-from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkerDeploymentConfig
 
 from gateway.config.temporal_settings import TemporalSettings
 from gateway.errors import StorageError, first_cause
 from gateway.storage.record_types import PARKED, ClaimedTask, StrandedTask, TaskRow, is_open
 from gateway.storage.records import Records
-from gateway.tasks.stored_call import from_stored
+from gateway.tasks.stored_call import from_stored, queue_of
 from gateway.tasks.task import Task
 from gateway.tasks.task_executor import TaskExecutor
 from gateway.tasks.temporal_names import (
@@ -58,16 +55,11 @@ from gateway.tasks.temporal_names import (
     WORKFLOW,
     workflow_id,
 )
-from gateway.tasks.temporal_workflow import Attempt, TaskWorkflow
+from gateway.tasks.temporal_workers import HEARTBEAT_SECONDS, TaskQueues, TemporalWorkers
+from gateway.tasks.temporal_workflow import Attempt
 from gateway.tools.context import CallContext
 
 logger = logging.getLogger(__name__)
-
-MAX_ACTIVITIES = 1000
-"""Maximum number of tasks that one gateway runs at the same time. The limits of callers and sources are checked before."""
-
-HEARTBEAT_SECONDS = 0.5
-"""Seconds between two heartbeats of an activity."""
 
 PARK_SECONDS = 2.0
 """Seconds for which a task must only wait for a person before its activity ends."""
@@ -78,9 +70,6 @@ CALL_TIMEOUT = timedelta(seconds=5)
 WORKFLOW_TASK_TIMEOUT = timedelta(seconds=3)
 """Time after which Temporal gives a step of the workflow to another gateway. The steps take milliseconds."""
 
-STICKY_TIMEOUT = timedelta(seconds=1)
-"""Time after which Temporal stops to wait for the gateway that ran the workflow before, which may be dead."""
-
 REDISPATCH_SECONDS = (5.0, 60.0)
 """Seconds until a task that no gateway runs is dispatched again: at first, and at most after further attempts."""
 
@@ -89,12 +78,6 @@ RETRY_SECONDS = 2.0
 
 MAX_CALLS = 100
 """Maximum number of concurrent requests to Temporal."""
-
-RESTART_SECONDS = 5.0
-"""Seconds until a worker that failed is started again."""
-
-STOP_SECONDS = 5.0
-"""Maximum seconds for which a stopping gateway waits until its worker has reported to Temporal."""
 
 
 class TemporalEngine:
@@ -106,11 +89,11 @@ class TemporalEngine:
         records: Records,
         client: Client,
         settings: TemporalSettings,
-        queue: str,
+        queues: TaskQueues,
         *,
         has_attributes: bool,
     ) -> None:
-        """Store the arguments. `queue` is the task queue, and `client` is connected.
+        """Store the arguments. `client` is connected.
 
         With `has_attributes`, workflows get search attributes, which the namespace must have; else they get the same values as memo.
         """
@@ -118,7 +101,7 @@ class TemporalEngine:
         self._records = records
         self._client = client
         self._settings = settings
-        self._queue = queue
+        self._queues = queues
         self._has_attributes = has_attributes
         self._outbox: dict[str, StrandedTask] = {}
         """Tasks whose workflows are to be started or woken now, by id. Without `tool`, the workflow is also woken."""
@@ -138,7 +121,7 @@ class TemporalEngine:
 
     def dispatch(self, row: TaskRow, ctx: CallContext) -> Task:
         """Have the workflow of a stored task started in the background, and return the state of the task."""
-        self._put(StrandedTask(row.id, row.principal, row.tool, not row.admitted_at))
+        self._put(StrandedTask(row.id, row.principal, row.tool, not row.admitted_at, queue_of(row)))
         return Task(row)
 
     def _put(self, task: StrandedTask) -> None:
@@ -182,7 +165,9 @@ class TemporalEngine:
     async def _start(self, task: StrandedTask, *, wakes: bool) -> None:
         """Start the workflow of a task, unless it runs already, and signal it if `wakes`. An unreachable server is noted in the task."""
         pairs = {PRINCIPAL: task.principal, SOURCE: task.tool.partition("__")[0], TOOL: task.tool, STATE: "working"}
-        options: dict[str, Any] = {"start_signal": WAKE} if wakes else {"request_eager_start": True}
+        # An eager start runs the workflow in this process, although Temporal may have another build as the current one.
+        is_eager = self._settings.versioning is None
+        options: dict[str, Any] = {"start_signal": WAKE} if wakes else {"request_eager_start": is_eager}
         if self._has_attributes:
             keys = [SearchAttributePair(SearchAttributeKey.for_keyword(name), value) for name, value in pairs.items()]
             options["search_attributes"] = TypedSearchAttributes(keys)
@@ -193,7 +178,7 @@ class TemporalEngine:
                 WORKFLOW,
                 task.id,
                 id=workflow_id(task.id),
-                task_queue=self._queue,
+                task_queue=task.queue or self._queues.own,
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
                 task_timeout=WORKFLOW_TASK_TIMEOUT,
                 rpc_timeout=CALL_TIMEOUT,
@@ -220,12 +205,7 @@ class TemporalEngine:
             group.start_soon(self._empty_outbox, group)
             with suppress(StorageError):
                 await self._records.tasks()  # to open the database takes a second at first, and the first task should not wait for it
-            while True:
-                try:
-                    await self._work()
-                except Exception as error:  # the worker gives up after errors that it takes for permanent, such as a removed namespace
-                    logger.error("worker of Temporal failed and is started again address=%s error=%s", self._settings.address, error)
-                await anyio.sleep(RESTART_SECONDS)
+            await TemporalWorkers(self._client, self._settings, self._queues, [self._run_task, self._cancel_task]).run()
 
     async def _empty_outbox(self, group: TaskGroup) -> None:
         while True:
@@ -241,47 +221,10 @@ class TemporalEngine:
         try:
             async with self._calls:
                 if wakes and (row := await (await self._records.tasks()).get(task.id)) is not None:
-                    task = StrandedTask(row.id, row.principal, row.tool, is_queued=False)
+                    task = StrandedTask(row.id, row.principal, row.tool, is_queued=False, queue=queue_of(row))
                 await self._start(task, wakes=wakes)
         except Exception as error:  # `recover` dispatches the task again, and other tasks must not wait for this one
             logger.warning("task not dispatched, it is tried again task=%s error=%s", task.id[:6], error)
-
-    async def _work(self) -> None:
-        """Run a worker until cancelled, or until it fails. Then let it report its activities, at most for `STOP_SECONDS`."""
-        worker = Worker(
-            self._client,
-            task_queue=self._queue,
-            workflows=[TaskWorkflow],
-            activities=[self._run_task, self._cancel_task],
-            workflow_runner=UnsandboxedWorkflowRunner(),  # the sandbox loads the workflow's modules again for each workflow
-            max_concurrent_activities=MAX_ACTIVITIES,
-            max_heartbeat_throttle_interval=timedelta(seconds=HEARTBEAT_SECONDS),
-            default_heartbeat_throttle_interval=timedelta(seconds=HEARTBEAT_SECONDS),
-            sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
-            deployment_config=self._versioning(),
-        )
-        shield = anyio.CancelScope(shield=True)
-
-        async def work() -> None:
-            with shield:
-                await worker.run()
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(work)
-            try:
-                await anyio.sleep_forever()
-            finally:
-                with anyio.move_on_after(STOP_SECONDS, shield=True):
-                    await worker.shutdown()
-                shield.cancel()
-
-    def _versioning(self) -> WorkerDeploymentConfig | None:
-        versioning = self._settings.versioning
-        if versioning is None:
-            return None
-        version = WorkerDeploymentVersion(versioning.deployment, versioning.build_id)
-        # A task continues in a newer build, because its steps are recorded in the database and not in the workflow.
-        return WorkerDeploymentConfig(version, use_worker_versioning=True, default_versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
 
     # -- activities --------------------------------------------------------------------------------------------
 
@@ -326,6 +269,9 @@ class TemporalEngine:
             return self._waiting(row.asked)
         if not row.admitted_at:
             return Attempt(state=QUEUED, seconds=0)
+        if row.owner == claim.before and row.owner != kept:
+            # On a busy machine heartbeats are late although the task runs. To take it over would put its step in doubt.
+            raise _again("Another gateway still runs the task.")
         if row.owner == kept and running is not None:
             task = running  # Temporal gave up an attempt of this process, such as after an outage of its own, but the task still runs
         elif claim.before:

@@ -9,9 +9,15 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey, generate_private_key
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from cryptography.x509.oid import NameOID
 
 
@@ -53,4 +59,21 @@ def make_pair(*, name: str = "localhost", days: float = 30, age_days: float = 1,
     encryption = BestAvailableEncryption(password.encode()) if password is not None else NoEncryption()
     return Pair(
         signed.sign(key, SHA256()).public_bytes(Encoding.PEM), key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
+    )
+
+
+def make_signed(authority: Pair, *, name: str = "localhost") -> Pair:
+    """Return a certificate for `name` and this machine's loopback address that `authority` signed and that can sign none itself."""
+    key = generate_private_key(SECP256R1())
+    signer = x509.load_pem_x509_certificate(authority.certificate)
+    signing_key = load_pem_private_key(authority.key, None)
+    assert isinstance(signing_key, EllipticCurvePrivateKey)
+    now = datetime.now(UTC)
+    names = x509.SubjectAlternativeName([x509.DNSName(name), x509.IPAddress(ip_address("127.0.0.1"))])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"leaf of {name}")])
+    builder = x509.CertificateBuilder(signer.subject, subject, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=30))
+    signed = builder.add_extension(names, critical=False).sign(signing_key, SHA256())
+    return Pair(
+        signed.public_bytes(Encoding.PEM), key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     )

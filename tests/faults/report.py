@@ -37,6 +37,21 @@ Outcomes = Mapping[tuple[str, int], Mapping[str, int]]
 LONG_SECONDS = 20.0
 """The page names each test file whose tests take longer than this in total."""
 
+SITES = {
+    "local-sqlite": "`local`, SQLite",
+    "local-postgres": "`local`, PostgreSQL",
+    "temporal-sqlite": "`temporal`, SQLite",
+    "temporal-postgres": "`temporal`, PostgreSQL",
+}
+"""The engines and databases of the kill matrix, and how the page names them."""
+
+KILL_MATRIX = (*range(1, 11), 14, 15)
+"""The rows that are tested with both engines."""
+
+_SITE_ROW = re.compile(r"^\| row (\d+) \| ((?:[^|]+ \| ){3}[^|]+) \|$", re.MULTILINE)
+_ENGINES_INTRO = """The rows about tasks are tested with both values of [`tasks.engine`](temporal.md), on both databases. Rows 9 and 10 need
+a database server; for row 15, databases of earlier versions exist for SQLite only.
+"""
 _ROW = re.compile(r"^\| (\d+) \| (.*?) \| (.*?) \| (.*) \|$", re.MULTILINE)
 _INTRO = """# Faults and attacks
 
@@ -120,7 +135,7 @@ class Report:
         cache.set(STORE, known)
         if self._writes_page:
             before = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
-            PAGE.write_text(page(counted(known), before, times(known)), encoding="utf-8")
+            PAGE.write_text(page(counted(known), before, times(known), by_site(known)), encoding="utf-8")
 
 
 def exists(name: str) -> bool:
@@ -139,6 +154,19 @@ def counted(known: Mapping[str, Mapping[str, Any]]) -> Outcomes:
     return rows
 
 
+def by_site(known: Mapping[str, Mapping[str, Any]]) -> Mapping[tuple[int, str], Mapping[str, int]]:
+    """Group the stored outcomes of the tests that run with both engines by fault row and site. A test that names no database has SQLite."""
+    found: dict[tuple[int, str], dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for name, one in known.items():
+        words = name.partition("[")[2].rstrip("]").split("-")
+        engines = [word for word in words if word in ("local", "temporal")]
+        store = "postgres" if "postgres" in words else "sqlite"
+        for kind, number in one["rows"]:
+            if engines and kind == "fault":
+                found[number, f"{engines[0]}-{store}"][one["outcome"]] += 1
+    return found
+
+
 def times(known: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     """Seconds by file."""
     files: dict[str, float] = defaultdict(float)
@@ -147,15 +175,18 @@ def times(known: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     return files
 
 
-def page(outcomes: Outcomes, before: str, seconds: Mapping[str, float]) -> str:
-    """Return the text of the page. A row without an outcome keeps its text from `before`."""
+def page(
+    outcomes: Outcomes, before: str, seconds: Mapping[str, float], sites: Mapping[tuple[int, str], Mapping[str, int]] | None = None
+) -> str:
+    """Return the text of the page. A row without an outcome keeps its text from `before`. `sites` has the outcomes by row and site."""
     known = rows_of(before)
     old = {("fault", number): kept for (_, kept), number in zip(known[: len(FAULTS)], FAULTS, strict=False)}
     old |= {("attack", number): kept for (_, kept), number in zip(known[len(FAULTS) :], ATTACKS, strict=False)}
     today = time.strftime("%Y-%m-%d", time.gmtime())
     where = f"\nLast run: {today}, {platform.system()} with {os.cpu_count()} cores, Python {platform.python_version()}.\n"
     tables = [_table(title, kind, rows, outcomes, old) for title, kind, rows in _PARTS]
-    return "\n".join([_INTRO.rstrip("\n"), where.rstrip("\n"), *tables, caps_table(), _durations(seconds)])
+    parts = [tables[0], _engines(sites or {}, before), *tables[1:]]
+    return "\n".join([_INTRO.rstrip("\n"), where.rstrip("\n"), *parts, caps_table(), _durations(seconds)])
 
 
 _PARTS = (("Faults", "fault", FAULTS), ("Attacks", "attack", ATTACKS))
@@ -166,6 +197,18 @@ def _table(title: str, kind: str, rows: Mapping[int, Row], outcomes: Outcomes, o
     for number, row in rows.items():
         told = row.without or _words(outcomes.get((kind, number), {})) or old.get((kind, number), "not run yet")
         lines.append(f"| {number} | {row.what} | {row.holds} | {told} |")
+    return "\n".join(lines) + "\n"
+
+
+def _engines(sites: Mapping[tuple[int, str], Mapping[str, int]], before: str) -> str:
+    """Return the table of the kill matrix. A cell without an outcome keeps its text from `before`."""
+    old = {match[1]: match[2].split(" | ") for match in _SITE_ROW.finditer(before)}
+    lines = ["\n### Engines of tasks\n", _ENGINES_INTRO, f"| # | {' | '.join(SITES.values())} |", f"|---|{'---|' * len(SITES)}"]
+    for number in KILL_MATRIX:
+        kept = old.get(str(number), [])
+        cells = [_words(sites.get((number, site), {})) for site in SITES]
+        told = [cell or (kept[at] if len(kept) == len(SITES) else "-") for at, cell in enumerate(cells)]
+        lines.append(f"| row {number} | {' | '.join(told)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -12,7 +12,7 @@ from tests.faults import golden
 from tests.interaction.wire import over_http
 from tests.tasks.test_gateways import until
 
-pytestmark = [pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("task_engine")]
 
 
 @pytest.mark.fault(15)
