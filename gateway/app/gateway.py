@@ -65,6 +65,7 @@ from gateway.upstream.hop_id import hop_id
 from gateway.upstream.input_guard import InputRequestServices
 from gateway.upstream.large_bodies import LargeBodies
 from gateway.upstream.readiness import Readiness
+from gateway.upstream.single_servers import SingleServers
 from gateway.wire.heap import Heap
 
 if TYPE_CHECKING:
@@ -170,6 +171,8 @@ class Gateway:
         self._gates = OwnToolGates(FunctionRules(lambda source: self.loaded.config.policies.get(source), local.names_of), gates)
         children = await self._stack.enter_async_context(ChildProcesses(config.server.max_child_processes, own_id))
         children.bodies = LargeBodies(config.server.large_result_bytes, used=Heap().used)
+        if kept.url is not None:
+            children.singles = SingleServers(records, lambda: self._server.replicas)
         client: JsonObject = {"name": config.server.name, "version": __version__}
         await self._stack.enter_async_context(hosts)
         services = InputRequestServices(self.events, records, approvals, models.resolver)
@@ -198,6 +201,7 @@ class Gateway:
         self._server.judge_callers_by(self.keys.current)
         if kept.url is not None:  # several gateways may share the database server
             self._server.share_with_replicas(records, self.feed)
+            self._server.relay_of = servers.relay_of
         self._server.keep_tasks_in(records, config.tasks, task_tools, make_engine)
         tasks = self._tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)

@@ -40,6 +40,10 @@ class StdioServer(Model):
     """Environment variables of the program, added to a minimal set (HOME, LOGNAME, PATH, SHELL, TERM, USER, XDG_STATE_HOME)."""
     cwd: str | None = None
     """Working directory of the program, relative to the configuration file."""
+    single: bool = False
+    """`true`: of all gateways with the same `storage.url`, only one runs the program, and the others forward their requests to it. If that
+    gateway stops, another one starts the program. `false`: each gateway runs the program. Without `storage.url`, the key has no effect.
+    """
     disabled: bool = False
     """`true`: do not start this server."""
 
