@@ -131,6 +131,8 @@ class HttpSettings(Model):
     """Seconds within which the body of a request must arrive; otherwise it is rejected with status 408."""
     unread_seconds: float = Field(default=60, gt=0)
     """Seconds that a response waits for a client that does not read it; then the connection is closed."""
+    leave_seconds: float = Field(default=0, ge=0, le=600)
+    """Seconds after SIGTERM for which new requests are still served while `/ready` answers 503. Then `drainSeconds` begin."""
     drain_seconds: int = Field(default=10, ge=0)
     """Seconds that in-flight calls may still run after SIGTERM. A second signal ends them at once."""
     replica_address: str | None = Field(default=None, pattern=r"^https?://[^/]+$")

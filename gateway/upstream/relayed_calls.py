@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 import anyio
 
 from gateway.auth.principal import Principal
-from gateway.errors import InputUnavailable, PolicyDenied, UpstreamError
+from gateway.errors import InputUnavailable, PolicyDenied, Rejected, SessionGone, UpstreamError
 from gateway.json_types import JsonMapping, JsonObject, JsonValue, members_of
 from gateway.protocol import CLIENT_CAPABILITIES_META_KEY, LOG_LEVEL_META_KEY, METHOD_NOT_FOUND
 from gateway.tools.call_facts import CallFacts
@@ -25,6 +25,9 @@ from gateway.upstream.server_session import Envelope
 
 Send = Callable[[JsonObject], Awaitable[None]]
 """Function that sends one JSON object of the response to the other gateway."""
+
+SendRequest = Callable[[str, JsonObject, Envelope], Awaitable[JsonObject]]
+"""Function that sends a request (method, parameters, envelope) to the server, and returns the result."""
 
 MAX_QUEUED = 1_000
 """Maximum number of notifications that wait for one other gateway. Beyond it, that gateway is disconnected, and reads all lists again."""
@@ -66,8 +69,9 @@ class RelayedCaller:
 class RelayedCalls:
     """Runs the requests of other gateways on the session with one server, and passes the server's own notifications to them."""
 
-    def __init__(self, target: RelayTarget, connection: Connection, send: Callable[..., Awaitable[JsonObject]]) -> None:
-        """`send` is `Delivery.relay`."""
+    def __init__(self, target: RelayTarget, connection: Connection, send: SendRequest, owns: Callable[[], bool]) -> None:
+        """`send` is `Delivery.relay`. `owns` returns whether this gateway runs the process, so that no message is forwarded twice."""
+        self._owns = owns
         self._target = target
         self._connection = connection
         self._send = send
@@ -77,6 +81,10 @@ class RelayedCalls:
 
     async def serve(self, message: JsonMapping, send: Send) -> None:
         """Serve one message of another gateway, and send the response. Cancelling this method cancels the request."""
+        if message.get("kind") != "answer" and not self._owns():
+            gone = SessionGone("The gateway to which this request was sent does not run the server any more.", server="")
+            await send({"failure": failure_to_json(gone)})
+            return
         match message.get("kind"):
             case "messages":
                 await self._follow(send)
@@ -169,8 +177,6 @@ class RelayedCalls:
 
 def _handshake(method: str, agreed: Negotiated) -> JsonObject:
     """Return the server's result of a handshake, as another gateway expects it. Raises `Rejected` for the other era."""
-    from gateway.errors import Rejected
-
     if (method == "server/discover") != (agreed.era == "modern"):
         raise Rejected("Method not found", server="", code=METHOD_NOT_FOUND)
     result: JsonObject = {"capabilities": dict(agreed.capabilities)}

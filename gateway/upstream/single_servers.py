@@ -72,7 +72,12 @@ class SingleServers:
         self._store = store
         self._channel = channel
         self._held: list[FencedCarrier] = []
+        self._owned_servers: set[str] = set()
         self._is_leaving = False
+
+    def owns(self, server: str) -> bool:
+        """Return whether this gateway holds the lease of `server` and does not hand it over."""
+        return server in self._owned_servers and not self._is_leaving
 
     def leave(self) -> None:
         """Hand over all leases, each when no request of its server is pending, and begin no further ones, because this gateway stops."""
@@ -127,6 +132,7 @@ class SingleServers:
         """Start the child, renew the lease while its carrier is used, and release the lease after the end of the child."""
         logger.info("server lease begun server=%s epoch=%d", server, lease.epoch)
         held = Held(server, deadline)
+        self._owned_servers.add(server)
         try:
             async with AsyncExitStack() as stack:
                 tasks = await stack.enter_async_context(anyio.create_task_group())
@@ -140,6 +146,7 @@ class SingleServers:
                 tasks.start_soon(carrier.end_with_lease)
                 yield carrier
         finally:
+            self._owned_servers.discard(server)
             with anyio.move_on_after(ANSWER_SECONDS, shield=True):
                 try:
                     await (await self._store.server_leases()).release(server, lease)
@@ -237,6 +244,11 @@ class FencedCarrier:
         if not self._running:
             self._held.lose()
 
+    @property
+    def has_lost_lease(self) -> bool:
+        """Whether this gateway has lost its lease or handed it over, so that another gateway runs the server now."""
+        return self._held.lost.is_set()
+
     async def end_with_lease(self) -> None:
         """Close the carrier when the lease has ended."""
         while self._held.is_valid:
@@ -278,3 +290,8 @@ class FencedCarrier:
     def close(self) -> None:
         """Fail all pending requests (`Carrier.close`)."""
         self._carrier.close()
+
+
+def is_handed_over(carrier: Carrier) -> bool:
+    """Whether a closed carrier has ended because another gateway runs, or will run, the process of the server."""
+    return isinstance(carrier, OwnerCarrier) or (isinstance(carrier, FencedCarrier) and carrier.has_lost_lease)

@@ -88,7 +88,7 @@ class UpstreamSource:
             admit=self.lists.admit,
             annotations_of=self.lists.annotations_of,
         )
-        self.relayed = RelayedCalls(self, self._connection, self._delivery.relay)
+        self.relayed = RelayedCalls(self, self._connection, self._delivery.relay, remote.owns_process)
         """Serves the requests that other gateways forward to this server, if it is a stdio server with `single: true`."""
         self._credentials = credentials
         self._is_over = False

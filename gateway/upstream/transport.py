@@ -60,6 +60,11 @@ class Remote:
             transport = open_transport(self.name, self.entry, log, self.credentials, self.children, is_direct=is_direct)
             yield await stack.enter_async_context(transport)
 
+    def owns_process(self) -> bool:
+        """Whether this gateway holds the lease of a server with `single: true`, so that it runs the process."""
+        singles = self.children.singles if self.children is not None else None
+        return singles is not None and singles.owns(self.name)
+
     @asynccontextmanager
     async def _open_child(self, entry: StdioServer, log: ChildLog, holder: Holder, on_child: OnChild) -> AsyncGenerator[Carrier, None]:
         """Start the process of a server with `single: true`, and call `on_child` with its process group."""

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 5.0
 """Timeout in seconds for opening the stream of the server's own messages."""
 
+SETTLE_SECONDS = 1.0
+"""Seconds for which responses are still received after the server's own messages have ended, because the server was handed over."""
+
 _KINDS: tuple[type[RequestFailure], ...] = (SessionGone, Malformed, OutcomeUnknown, TooLarge, NotSent)
 
 
@@ -123,6 +126,7 @@ class OwnerCarrier:
 
             async def end() -> None:
                 await self._ended.wait()
+                await anyio.sleep(SETTLE_SECONDS)
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(end)
