@@ -65,6 +65,7 @@ from gateway.upstream.hop_id import hop_id
 from gateway.upstream.input_guard import InputRequestServices
 from gateway.upstream.large_bodies import LargeBodies
 from gateway.upstream.readiness import Readiness
+from gateway.upstream.single_servers import SingleServers
 from gateway.wire.heap import Heap
 
 if TYPE_CHECKING:
@@ -98,6 +99,8 @@ class Gateway:
         self._gates: OwnToolGates
         self._stack = AsyncExitStack()
         self._readiness: Readiness
+        self._children: ChildProcesses
+        self._is_stopping = False
 
     @classmethod
     def from_config(
@@ -169,7 +172,10 @@ class Gateway:
         local = LocalSources(hosts, builder.build)
         self._gates = OwnToolGates(FunctionRules(lambda source: self.loaded.config.policies.get(source), local.names_of), gates)
         children = await self._stack.enter_async_context(ChildProcesses(config.server.max_child_processes, own_id))
+        self._children = children
         children.bodies = LargeBodies(config.server.large_result_bytes, used=Heap().used)
+        if kept.url is not None:
+            children.singles = SingleServers(records, lambda: self._server.replicas)
         client: JsonObject = {"name": config.server.name, "version": __version__}
         await self._stack.enter_async_context(hosts)
         services = InputRequestServices(self.events, records, approvals, models.resolver)
@@ -198,6 +204,7 @@ class Gateway:
         self._server.judge_callers_by(self.keys.current)
         if kept.url is not None:  # several gateways may share the database server
             self._server.share_with_replicas(records, self.feed)
+            self._server.relay_of = servers.relay_of
         self._server.keep_tasks_in(records, config.tasks, task_tools, make_engine)
         tasks = self._tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
@@ -351,16 +358,26 @@ class Gateway:
             self.keys,
             host=host,
             port=endpoint.port,
-            probes=Probes(lambda: self._readiness.is_settled, lambda challenge: identity.prove(challenge, endpoint.port)),
+            probes=Probes(
+                lambda: self._readiness.is_settled,
+                lambda challenge: identity.prove(challenge, endpoint.port),
+                lambda: self._is_stopping,
+            ),
             routes=routes,
         )
         if self._server.replicas is None:
-            await serve_http(endpoint, app, on_ready, certificate)
+            await serve_http(endpoint, app, on_ready, certificate, self._begin_stop)
             return
         scheme, url = "http" if certificate is None else "https", self.loaded.config.storage.url or ""
         address = server.http.replica_address or await anyio.to_thread.run_sync(own_address, scheme, host, endpoint.port, url)
         async with self._server.replicas.listening(address, server.http.path):
-            await serve_http(endpoint, app, on_ready, certificate)
+            await serve_http(endpoint, app, on_ready, certificate, self._begin_stop)
+
+    def _begin_stop(self) -> None:
+        """Report from now on that this gateway is not ready, and hand over its servers with `single: true`."""
+        self._is_stopping = True
+        if self._children.singles is not None:
+            self._children.singles.leave()
 
     async def _certificate(self) -> ServerCertificate | None:
         """Return the certificate of the HTTP endpoint; `None` without TLS. A SIGHUP reads its files again. Raises `ConfigError`."""

@@ -22,6 +22,7 @@ from gateway.upstream.child_processes import ChildProcesses
 from gateway.upstream.input_guard import InputRequestServices
 from gateway.upstream.listing_cache import ListingCache
 from gateway.upstream.pins import Pins
+from gateway.upstream.relayed_calls import RelayedCalls
 from gateway.upstream.source import UpstreamSource
 
 if TYPE_CHECKING:
@@ -63,6 +64,12 @@ class Servers(HostedTable[Server]):
     def sources(self) -> list[UpstreamSource]:
         """The sources of the current servers, in the order of the configuration file."""
         return [server.source for server in self._table.values()]
+
+    def relay_of(self, name: str) -> RelayedCalls | None:
+        """Return the object that serves messages of other replicas for a stdio server with `single: true`; `None` for other names."""
+        server = self._table.get(name)
+        is_single = server is not None and isinstance(server.made_from[0], StdioServer) and server.made_from[0].single
+        return server.source.relayed if server is not None and is_single else None
 
     async def plan(self, loaded: LoadedConfig, pins: Pins) -> Changes[Server]:
         """Build the sources of servers that are new or changed in the configuration `loaded`.

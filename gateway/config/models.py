@@ -40,6 +40,10 @@ class StdioServer(Model):
     """Environment variables of the program, added to a minimal set (HOME, LOGNAME, PATH, SHELL, TERM, USER, XDG_STATE_HOME)."""
     cwd: str | None = None
     """Working directory of the program, relative to the configuration file."""
+    single: bool = False
+    """`true`: of all gateways with the same `storage.url`, only one runs the program, and the others forward their requests to it. If that
+    gateway stops, another one starts the program. `false`: each gateway runs the program. Without `storage.url`, the key has no effect.
+    """
     disabled: bool = False
     """`true`: do not start this server."""
 
@@ -127,6 +131,8 @@ class HttpSettings(Model):
     """Seconds within which the body of a request must arrive; otherwise it is rejected with status 408."""
     unread_seconds: float = Field(default=60, gt=0)
     """Seconds that a response waits for a client that does not read it; then the connection is closed."""
+    leave_seconds: float = Field(default=0, ge=0, le=600)
+    """Seconds after SIGTERM for which new requests are still served while `/ready` answers 503. Then `drainSeconds` begin."""
     drain_seconds: int = Field(default=10, ge=0)
     """Seconds that in-flight calls may still run after SIGTERM. A second signal ends them at once."""
     replica_address: str | None = Field(default=None, pattern=r"^https?://[^/]+$")

@@ -46,6 +46,7 @@ from gateway.server.handover import SdkPath
 from gateway.server.head import Head
 from gateway.server.in_flight import InFlightCall
 from gateway.server.line_session import LineSession, Write
+from gateway.server.owned_servers import Relays
 from gateway.server.replica_routes import ReplicaRoutes
 from gateway.server.replicas import Replicas
 from gateway.server.sdk_path.lazy_application import SdkParts
@@ -85,6 +86,8 @@ class ServerParts(CallParts, SdkParts, SessionParts, ContinuedParts, Protocol):
 
     replicas: Replicas | None
     """The other replicas of this gateway; `None` if it has no database server to share with them."""
+    relay_of: Relays
+    """Finds the stdio servers with `single: true`, for messages of other replicas."""
 
 
 class HttpDispatch:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from gateway.server.bodies import BufferedReceive
 from gateway.server.head import Head
 from gateway.server.http_responses import json_response
+from gateway.server.owned_servers import OwnedServers, Relays
 from gateway.server.replica_routes import FORWARDED_SCOPE_KEY
-from gateway.server.replica_signature import HEADER
+from gateway.server.replica_signature import HEADER, SERVER_SCHEME
 from gateway.server.replicas import Replicas
 
 if TYPE_CHECKING:
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 class ForwardedRequests:
     """ASGI application between `KeyGate`, which has verified the signature in the head, and the next application."""
 
-    def __init__(self, app: ASGIApp, replicas: Replicas, max_bytes: int) -> None:
-        """`app` is the next application. A body may have at most `max_bytes`."""
+    def __init__(self, app: ASGIApp, replicas: Replicas, servers: Relays, max_bytes: int) -> None:
+        """`app` is the next application. A body may have at most `max_bytes`. `servers` finds stdio servers with `single: true`."""
+        self._servers = OwnedServers(servers)
         self._app = app
         self._replicas = replicas
         self._max_bytes = max_bytes
@@ -36,6 +38,9 @@ class ForwardedRequests:
         if signed is None or body is None or hashlib.sha256(body).hexdigest() != signed.digest or not self._replicas.uses(signed):
             message = "The body of this forwarded request does not match its signature, or the signature was used before."
             await json_response({"error": "invalid_replica", "message": message}, 401)(scope, receive, send)
+            return
+        if signed.scheme == SERVER_SCHEME:
+            await self._servers(body, replay, send)
             return
         # The client's `Host` was checked by the other replica, and the address of this replica need not be an accepted one.
         headers = [(name, b"localhost" if name == b"host" else value) for name, value in scope["headers"] if name != HEADER]

@@ -34,6 +34,7 @@ from gateway.server.changes import Changes
 from gateway.server.clients import Clients, LegacySession
 from gateway.server.fast_path.plain_answers import PlainAnswers
 from gateway.server.listings import Listings
+from gateway.server.owned_servers import Relays
 from gateway.server.parked import ParkedCalls
 from gateway.server.replicas import Replicas, ReplicaStore
 from gateway.server.sealed_sessions import SealedSessions, SessionStore
@@ -122,6 +123,8 @@ class GatewayServer:
         self.sealed: SealedSessions | None = None
         """Makes session ids that every replica can continue; `None` if this gateway has no replicas (`share_with_replicas`)."""
         self.replicas: Replicas | None = None
+        self.relay_of: Relays = lambda _: None
+        """Returns the object that serves messages of other replicas for a stdio server with `single: true`; `None` for other names."""
         self.skills = SkillCatalog(catalog)
         self.plain = PlainAnswers(self)
         """Answers `server/discover` and listing requests without the MCP SDK."""

@@ -45,6 +45,6 @@ def build_http_app(
     is_fast, max_bytes = settings.direct_path == "auto", settings.max_request_bytes
     dispatch = HttpDispatch(application, server, table, path=settings.path, max_request_bytes=max_bytes, uses_fast_path=is_fast)
     replicas = server.replicas
-    app = dispatch if replicas is None else ForwardedRequests(dispatch, replicas, max_bytes)
+    app = dispatch if replicas is None else ForwardedRequests(dispatch, replicas, server.relay_of, max_bytes)
     usages = server.usages
     return KeyGate(app, keys, origins, settings, usages, requires_key=requires_key, fast_path=dispatch, replicas=replicas)

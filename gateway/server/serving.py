@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from gateway.config.models import ServerSettings
+from gateway.config.models import HttpSettings, ServerSettings
 from gateway.errors import ConfigError
 from gateway.server.origins import host_port, shown_host
 from gateway.stop_signals import stop_signals
@@ -99,14 +99,19 @@ class Endpoint:
 
 
 async def serve_http(
-    endpoint: Endpoint, app: KeyGate, on_ready: Callable[[str], None], certificate: ServerCertificate | None = None
+    endpoint: Endpoint,
+    app: KeyGate,
+    on_ready: Callable[[str], None],
+    certificate: ServerCertificate | None = None,
+    on_stop: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve the ASGI application `app` over HTTP until SIGINT or SIGTERM arrives, or the calling task is cancelled.
 
     With `certificate`, clients use HTTPS, and new connections use a renewed certificate.
 
-    `on_ready` is called with the endpoint's URL when the server has started. After the first signal, in-flight requests have
-    `drain_seconds` to finish; a second signal ends them at once.
+    `on_ready` is called with the endpoint's URL when the server has started, and `on_stop` at the first signal. For `leave_seconds` after
+    the first signal, new requests are still served. Then in-flight requests have `drain_seconds` to finish; a second signal ends them at
+    once.
     """
     import uvicorn
 
@@ -140,16 +145,16 @@ async def serve_http(
             server.force_exit = True
 
         async def drain() -> None:
+            await _leave(server, http)
             await anyio.sleep(http.drain_seconds)
             end_calls("grace_period_over")
 
         def stop(count: int) -> None:
-            server.should_exit = True
             if count > 1:
+                server.should_exit = True
                 end_calls("second_signal")
                 return
-            if server.server_state.tasks:
-                logger.warning("stopping, in-flight calls may finish until a second signal grace_seconds=%s", http.drain_seconds)
+            on_stop()
             tasks.start_soon(drain)
 
         tasks.start_soon(announce)
@@ -167,6 +172,16 @@ async def serve_http(
             if server.force_exit:
                 await _end_application(server)
         tasks.cancel_scope.cancel()
+
+
+async def _leave(server: uvicorn.Server, http: HttpSettings) -> None:
+    """Serve new requests for `leave_seconds`, and then let the server refuse them."""
+    if http.leave_seconds:
+        logger.warning("stopping, new requests are still served leave_seconds=%s", http.leave_seconds)
+        await anyio.sleep(http.leave_seconds)
+    server.should_exit = True
+    if server.server_state.tasks:
+        logger.warning("stopping, in-flight calls may finish until a second signal grace_seconds=%s", http.drain_seconds)
 
 
 async def _end_application(server: uvicorn.Server) -> None:

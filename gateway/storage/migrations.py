@@ -163,13 +163,17 @@ INSERT INTO client_sessions (name, number, log_level, watched, is_ended, until) 
 CREATE TABLE replicas (id TEXT PRIMARY KEY, address TEXT NOT NULL, path TEXT NOT NULL, version TEXT NOT NULL, until {float} NOT NULL);
 """
 
+_SERVER_LEASES = """
+CREATE TABLE server_leases (server TEXT PRIMARY KEY, owner TEXT NOT NULL, epoch INTEGER NOT NULL, until {float} NOT NULL);
+"""
+
 _BASE = (
     _FIRST, _SESSIONS, _TASKS, _RULES, _CHECKPOINTS, _QUEUES, _QUESTIONS, _OWNERS, _KEYS, _APPROVERS, _DEATHS, _GATEWAYS,
     _RULES_OF_GATEWAYS, _STATE_OF_GATEWAYS, _REPLICAS, _CLIENT_SESSIONS,
 )  # fmt: skip
 """Steps from the time when a program refused every later schema. No earlier program uses the database after them."""
 
-STEPS: tuple[Step, ...] = (*(Step(sql, oldest=number) for number, sql in enumerate(_BASE, 1)),)
+STEPS: tuple[Step, ...] = (*(Step(sql, oldest=number) for number, sql in enumerate(_BASE, 1)), Step(_SERVER_LEASES, oldest=len(_BASE)))
 """All migration steps. Step n (from 1) migrates from schema version n - 1 to n. Append further steps; never change one."""
 
 _WORDS = {

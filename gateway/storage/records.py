@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gateway.storage.pending_questions import PendingQuestions
     from gateway.storage.replica_rows import ReplicaRows
     from gateway.storage.sampling_use import SamplingUse
+    from gateway.storage.server_leases import ServerLeases
     from gateway.storage.task_rows import TaskRows
 
 logger = logging.getLogger(__name__)
@@ -135,6 +136,12 @@ class Records:
         from gateway.storage.replica_rows import ReplicaRows
 
         return ReplicaRows((await self._open()).database)
+
+    async def server_leases(self) -> ServerLeases:
+        """Open the database if necessary, and return the leases of stdio servers with `single: true`. Raises `StorageError`."""
+        from gateway.storage.server_leases import ServerLeases
+
+        return ServerLeases((await self._open()).database)
 
     async def database(self) -> Database:
         """Open the database if necessary, and return it, for stores in other packages. Raises `StorageError`."""

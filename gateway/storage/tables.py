@@ -78,6 +78,12 @@ name has the number of the latest change.
 replicas = _table("replicas", "id", "address", "path", "version", "until")
 """The running replicas of a gateway, and the addresses at which they reach each other. After the time `until`, a replica is dead."""
 
+server_leases = _table("server_leases", "server", "owner", "epoch", "until")
+"""Leases: which replica runs the process of a stdio server with `single: true`. `epoch` numbers the leases of a server.
+
+After the time `until`, the lease has expired, and another replica may take it.
+"""
+
 history = _table("history", "id", "owner", "session", "messages", "at")
 """The messages of conversations: one row per run of an agent, with a JSON list, so that messages of concurrent runs never interleave."""
 
@@ -128,6 +134,7 @@ api_keys = _table("api_keys", "id", "name", "digest", "scopes", "created_at", "e
 TABLES: tuple[sa.TableClause, ...] = (
     locks, audit, audit_chain, sampling_use, asks, approval_rules, spent_approvals, sessions, history, tasks, task_owners, task_starts,
     task_steps, checkpoints, memories, versions, installation, api_keys, client_sessions, replicas,
+    server_leases,
 )  # fmt: skip
 """All tables, except those with the version of the schema."""
 

@@ -20,7 +20,7 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from subprocess import DEVNULL
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
 import anyio.abc
@@ -29,6 +29,9 @@ from gateway.errors import NotSent
 from gateway.processes import seal_descriptors
 from gateway.upstream.gateway_chain import MAX_HOPS, configuration_of
 from gateway.upstream.large_bodies import LargeBodies
+
+if TYPE_CHECKING:
+    from gateway.upstream.single_servers import SingleServers
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +96,8 @@ class ChildProcesses:
         self._groups: set[int] = set()
         self._watch: anyio.abc.Process | None = None
         self._lock = anyio.Lock()
+        self.singles: SingleServers | None = None
+        """Opens servers with `single: true`; `None` if this gateway shares no database. Set before the first server starts."""
         self.bodies: LargeBodies | None = None
         """Limits the memory for large responses of all servers of this gateway, also over HTTP. Set before the first server starts."""
 

@@ -23,6 +23,7 @@ from gateway.tools.base import SourceFailure
 from gateway.upstream.negotiated import Negotiated
 from gateway.upstream.server_messages import SessionHooks
 from gateway.upstream.server_session import Session, open_session
+from gateway.upstream.single_servers import is_handed_over
 from gateway.upstream.stdio import ChildLog
 from gateway.upstream.transport import Remote
 
@@ -246,7 +247,7 @@ class Connection:
                         scope.deadline = math.inf
                         ready = True
                         await self._until_over(session)
-                        self._end_session(started)
+                        self._end_session(session, started)
             if scope.cancelled_caught:
                 raise NotReadyInTime(f"no answer within {limit:g} s", server=self.server)
             if self.state == "ready":
@@ -309,13 +310,14 @@ class Connection:
                 self.evict()
         self._watch_scope = None
 
-    def _end_session(self, started: float) -> None:
+    def _end_session(self, session: Session, started: float) -> None:
         """Stop using the session for calls, because it has ended. Closing it, which may take some time, follows later.
 
-        If at least `STABLE_SECONDS` have passed since `started`, the begin of the attempt to connect, let `run` open a new session at once.
+        If at least `STABLE_SECONDS` have passed since `started`, the begin of the attempt to connect, let `run` open a new session at once;
+        also if another gateway takes over the process of the server (`single: true`).
         """
-        self._session = None
-        if not self._resting and anyio.current_time() - started >= STABLE_SECONDS:
+        is_stable, self._session = anyio.current_time() - started >= STABLE_SECONDS, None
+        if not self._resting and (is_stable or is_handed_over(session.carrier)):
             self.state = "starting"
             logger.info("connection ended, connecting again server=%s", self.server)
 

@@ -20,7 +20,7 @@ from typing import Protocol, cast
 import anyio
 import anyio.abc
 
-from gateway.config.models import HttpServer
+from gateway.config.models import HttpServer, StdioServer
 from gateway.errors import NotFound, NotSent, PolicyDenied, Rejected, RequestFailure, ToolFailed, Unauthorized, UpstreamError
 from gateway.gate.recorded import FOLLOWED_TASK
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
@@ -225,6 +225,7 @@ class Delivery:
         self._callers: CallerSessions | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._is_streamable_http = isinstance(remote.entry, HttpServer)
+        self._is_single = isinstance(remote.entry, StdioServer) and remote.entry.single
         self._serial_queue = SerialQueue(self._policy.serial_ask_seconds) if self._policy.callers == "serial" else None
         self._serializes_after_input_request = self._policy.callers == "auto" and not self._is_streamable_http
         self._unqueued: dict[int, CallContext] = {}
@@ -327,6 +328,19 @@ class Delivery:
         if connection.state != "ready":
             connection.note_success()
         return received_call(result) if method == "tools/call" else received(result)
+
+    async def relay(self, method: str, params: JsonObject, envelope: Envelope) -> JsonObject:
+        """Send one request that another gateway has forwarded, and return the result. That gateway decides whether to resend it.
+
+        Raises the errors of `send`.
+        """
+        connection = self._connection
+        connection.begin_use()
+        try:
+            session = connection.ready or await connection.session(probe=True)
+            return await self._on(session, method, params, envelope)
+        finally:
+            connection.end_use()
 
     def _may_resend(self, failure: RequestFailure, method: str, params: JsonObject) -> bool:
         name = params.get("name")
@@ -446,6 +460,8 @@ class Delivery:
         the shared session only if neither session declares such capabilities. Callers share another server although their capabilities
         differ, unless policy forbids it or the caller has roots, which servers read only once, at the start.
         """
+        if self._is_single:
+            return False
         if self._is_streamable_http:
             return bool(askable) or bool(self._guard.shared_capabilities())
         return "roots" in askable or self._policy.callers == "separate"

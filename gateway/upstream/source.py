@@ -32,6 +32,7 @@ from gateway.upstream.delivery import Delivery
 from gateway.upstream.error_translation import RESOURCE_MISSING, agreed, as_it_is, begin_again, explain, sign_in_first
 from gateway.upstream.input_guard import Answered, InputGuard, InputRequestServices, Relayed, to_input_required
 from gateway.upstream.input_rounds import converse
+from gateway.upstream.relayed_calls import RelayedCaller, RelayedCalls
 from gateway.upstream.server_lists import ServerLists
 from gateway.upstream.server_messages import CANCEL_SECONDS
 from gateway.upstream.task_follower import Resends, TaskFollower, task_options
@@ -87,6 +88,8 @@ class UpstreamSource:
             admit=self.lists.admit,
             annotations_of=self.lists.annotations_of,
         )
+        self.relayed = RelayedCalls(self, self._connection, self._delivery.relay, remote.owns_process)
+        """Serves the requests that other gateways forward to this server, if it is a stdio server with `single: true`."""
         self._credentials = credentials
         self._is_over = False
         self.tasks = TaskFollower(server, self, task_options(policy.tasks), readable=lambda text: readable_text(text, policy))
@@ -211,6 +214,8 @@ class UpstreamSource:
             if asking is None:
                 text = "The server sent a request for input that cannot be attributed to one caller, so it was rejected."
                 raise InputUnavailable(text, capability="")
+            if isinstance(asking.ports.caller, RelayedCaller):  # the other gateway applies policy
+                return await asking.ask(request)
             try:
                 return await self._guard.answer(readable_input_request(request, self._policy, self._server), asking)
             except InputExpired as error:
@@ -221,6 +226,8 @@ class UpstreamSource:
 
     async def notified(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
         """Pass a server's log message to the caller of `ctx`, or process a change notification (interface `SessionHooks`)."""
+        if ctx is None:
+            self.relayed.notified(method, params)
         if method == "notifications/message":
             if ctx is not None:
                 name = params.get("logger")

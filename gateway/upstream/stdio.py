@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
 import anyio
@@ -53,11 +53,12 @@ async def open_stdio(
     max_line_bytes: int,
     children: ChildProcesses | None = None,
     bodies: LargeBodies | None = None,
+    on_child: Callable[[int], AbstractAsyncContextManager[None]] | None = None,
 ) -> AsyncGenerator[Carrier, None]:
     """Start the child process of `entry`, and yield the carrier that exchanges messages with it. Leaving stops its process group.
 
     Diagnostics are written to `log`. If `children` is given, the child also ends if the gateway is killed, and the child's environment
-    names the gateways through which it was started.
+    names the gateways through which it was started. `on_child` is entered with the child's process group while the child runs.
 
     Raises:
         NotSent: The program cannot be started, or a chain of gateways would start each other endlessly (`ChildProcesses.lineage`).
@@ -92,7 +93,8 @@ async def open_stdio(
     try:
         if children is not None:
             await children.guard(group)
-        yield PipeCarrier(server, pipe)
+        async with nullcontext() if on_child is None else on_child(group):
+            yield PipeCarrier(server, pipe)
     finally:
         with anyio.CancelScope(shield=True):
             await _stop(pipe, ProcessGroup(group))

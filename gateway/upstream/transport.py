@@ -9,6 +9,7 @@ import ssl
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import urlsplit
 
 from gateway.config.models import HttpServer, ServerEntry, SseServer, StdioServer
@@ -21,6 +22,7 @@ from gateway.upstream.carriers.http_carrier import HttpOrSdkCarrier, OnSession, 
 from gateway.upstream.carriers.sdk_carrier import SdkCarrier, Streams
 from gateway.upstream.child_processes import ChildProcesses, Holder
 from gateway.upstream.credential_protocols import Credentials
+from gateway.upstream.single_servers import OnChild
 from gateway.upstream.stdio import ChildLog, open_stdio
 from gateway.wire.message_sizes import MAX_MESSAGE_BYTES
 
@@ -48,11 +50,32 @@ class Remote:
         process is idle, and stops it. `log` receives the diagnostics of the process.
         """
         async with AsyncExitStack() as stack:
+            singles = self.children.singles if self.children is not None else None
+            if singles is not None and isinstance(self.entry, StdioServer) and self.entry.single:
+                yield await stack.enter_async_context(singles.open(self.name, partial(self._open_child, self.entry, log, holder)))
+                return
             if self.children is not None and isinstance(self.entry, StdioServer):
                 await stack.enter_async_context(self.children.place(self.name, holder))
             is_direct = self.policy.direct_path != "off"
             transport = open_transport(self.name, self.entry, log, self.credentials, self.children, is_direct=is_direct)
             yield await stack.enter_async_context(transport)
+
+    def owns_process(self) -> bool:
+        """Whether this gateway holds the lease of a server with `single: true`, so that it runs the process."""
+        singles = self.children.singles if self.children is not None else None
+        return singles is not None and singles.owns(self.name)
+
+    @asynccontextmanager
+    async def _open_child(self, entry: StdioServer, log: ChildLog, holder: Holder, on_child: OnChild) -> AsyncGenerator[Carrier, None]:
+        """Start the process of a server with `single: true`, and call `on_child` with its process group."""
+        children = self.children
+        assert children is not None
+        limit, bodies = MAX_MESSAGE_BYTES, children.bodies
+        async with (
+            children.place(self.name, holder),
+            open_stdio(self.name, entry, log, max_line_bytes=limit, children=children, bodies=bodies, on_child=on_child) as carrier,
+        ):
+            yield carrier
 
 
 @asynccontextmanager

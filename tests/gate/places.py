@@ -206,6 +206,7 @@ KNOWN = {
     "gateway/tools/functions_source.py _inside: cast('partial[Any]', found).func": "finds the name of a function",
     "gateway/tools/schema.py _hints: target.func": "reads the signature",
     "gateway/upstream/poisoning_check.py PoisoningCheck.judge: self.found": "suspicious texts",
+    "gateway/upstream/relayed_calls.py RelayedCalls._subscribe: self._target.watch": "another replica took it through its gate",
     "gateway/upstream/source.py UpstreamSource.status: self.lists.suspicions.found": "suspicious texts",
     "gateway/workflows/functional.py FunctionalWorkflow.book: item.func": "reads the source text of a step",
     "gateway/workflows/gated_functions.py gated_function: reference.found": "the function of a step, whose rule `FunctionRules` judges",

@@ -47,6 +47,8 @@ class Probes:
     """Function that returns whether every source of tools is ready or has failed."""
     prove: Callable[[str], str]
     """Function that returns a proof of which configuration the gateway serves, for a challenge that a command sent to `/health`."""
+    is_stopping: Callable[[], bool] = lambda: False
+    """Function that returns whether the gateway has received the signal to stop, so that `/ready` answers 503."""
 
 
 class SdkParts(Protocol):
@@ -108,6 +110,8 @@ class LazyApplication:
             challenge = scope["query_string"].decode("latin-1").removeprefix("challenge=")
             proof = {"proof": self._probes.prove(challenge)} if CHALLENGE_PATTERN.match(challenge) else {}
             return json_response({"status": "ok", **proof})
+        if self._probes.is_stopping():
+            return json_response({"status": "stopping"}, 503)
         is_ready = self._probes.ready()
         return json_response({"status": "ready" if is_ready else "starting"}, 200 if is_ready else 503)
 
