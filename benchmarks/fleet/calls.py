@@ -15,8 +15,7 @@ from benchmarks.fleet.meters import Meters, per_second
 from benchmarks.fleet.progress import say
 from benchmarks.fleet.site import Site, running
 from benchmarks.fleet.traffic import Load
-from benchmarks.fleet.versions import Upgrade, prepare
-from benchmarks.machine import ROOT
+from benchmarks.fleet.versions import Upgrade, prepare, this_checkout
 
 SETTLE_SECONDS = 5.0
 """Pause after the sessions are open, and between the phases."""
@@ -179,12 +178,11 @@ def _line(phase: dict[str, Any]) -> str:
 
 def run(folder: Path, size: Size) -> dict[str, Any]:
     """Start a fleet in an empty folder, run the part, and return the figures."""
-    versions = prepare(folder / "versions", size.revision)
-    say(f"upgrade from {versions.earlier.name}" if size.upgrades else "no upgrade")
+    versions = prepare(folder / "versions", size.revision) if size.upgrades else None
+    say(f"upgrade from {versions.earlier.name}" if versions else "no upgrade")
     site_folder = folder / "site"
     site_folder.mkdir()
-    version = versions.earlier if size.upgrades else dataclasses.replace(versions.earlier, name="this checkout", checkout=ROOT)
-    with running(site_folder, version, wrong_every=size.wrong_every) as site:
+    with running(site_folder, versions.earlier if versions else this_checkout(), wrong_every=size.wrong_every) as site:
         say("three replicas serve")
-        return asyncio.run(measure(site, size, versions if size.upgrades else None))
+        return asyncio.run(measure(site, size, versions))
 

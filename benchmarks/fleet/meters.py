@@ -100,11 +100,10 @@ class Meters:
         for replica in self.site.replicas:
             self.note(replica)
         master = self.site.nginx.pid if self.site.nginx is not None else 0
-        server = int((self.site.postgres_folder / "data" / "postmaster.pid").read_text().split()[0])
         return Reading(
             at=time.time(),
             gateways=sum(self._gateway_cpu.values()),
-            postgres=tree_cpu(server),
+            postgres=tree_cpu(self.site.postgres_pid()),
             nginx=tree_cpu(master),
             driver=process_cpu(os.getpid()),
             upstream=process_cpu(self.site.upstream_pid),

@@ -168,6 +168,10 @@ class Site:
             self.nginx.send_signal(signal.SIGHUP)
             time.sleep(1)
 
+    def postgres_pid(self) -> int:
+        """Return the id of PostgreSQL's first process."""
+        return int((self.postgres_folder / "data" / "postmaster.pid").read_text().split()[0])
+
     def _gateway(self, version: Version, replica: Replica, *arguments: str) -> Command:
         """Return a command of a replica. All replicas have the same configuration file, and each its own state folder."""
         command = python("-m", "gateway", *arguments, "--config", str(self.folder / "gateway.json"), checkout=version.checkout)

@@ -48,6 +48,11 @@ class Upgrade:
     contracted: Version
 
 
+def this_checkout() -> Version:
+    """Return the version of this checkout."""
+    return Version("this checkout", ROOT, len(STEPS))
+
+
 def prepare(folder: Path, revision: str | None) -> Upgrade:
     """Make the versions of an upgrade below `folder`.
 
