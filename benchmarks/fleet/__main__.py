@@ -34,9 +34,9 @@ def main() -> None:
     for number in range(options.runs):
         say(f"run {number + 1} of {options.runs}")
         began = time.monotonic()
-        figures: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "machine": machine_class(), "full": _is_full(options)}
+        figures: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "machine": machine_class(), "full": _is_full(options, number)}
         for part in chosen:
-            figures[part] = _run(part, options)
+            figures[part] = _run(part, options, number)
             figures["minutes"] = (time.monotonic() - began) / 60
         runs.append(figures)
         if options.json:
@@ -50,7 +50,7 @@ def main() -> None:
     sys.exit(bool(failed))
 
 
-def _run(part: str, options: argparse.Namespace) -> dict[str, Any]:
+def _run(part: str, options: argparse.Namespace, number: int) -> dict[str, Any]:
     """Run one part with a fleet of its own, and return its figures."""
     say(f"part {part}")
     with tempfile.TemporaryDirectory(prefix="moongate-fleet-") as name:
@@ -58,7 +58,7 @@ def _run(part: str, options: argparse.Namespace) -> dict[str, Any]:
         folder.chmod(0o755)
         work: dict[str, Callable[[], dict[str, Any]]] = {
             "calls": lambda: calls.run(folder, _calls(options)),
-            "tasks": lambda: background.run(folder, _tasks(options)),
+            "tasks": lambda: background.run(folder, _tasks(options, number)),
             "replicas": lambda: growth.run(folder, growth.Size(seconds=options.slot, rounds=options.rounds)),
         }
         return work[part]()
@@ -79,15 +79,20 @@ def _calls(options: argparse.Namespace) -> calls.Size:
     )
 
 
-def _tasks(options: argparse.Namespace) -> background.Size:
-    return background.Size(options.tasks, options.in_flight, options.interval, limit=options.limit)
+def _tasks(options: argparse.Namespace, number: int) -> background.Size:
+    """Return the size of the part `tasks` in run `number`, from 0."""
+    return background.Size(options.tasks[min(number, len(options.tasks) - 1)], options.in_flight, options.interval, limit=options.limit)
 
 
-def _is_full(options: argparse.Namespace) -> bool:
+def _is_full(options: argparse.Namespace, number: int) -> bool:
     """Return whether the sizes are those of the targets, or larger."""
     aim, size = calls.Size(), _calls(options)
     is_large = size.sessions >= aim.sessions and size.rate >= aim.rate and size.interval <= aim.interval and size.kills >= aim.kills
-    return is_large and size.upgrades and options.tasks >= background.Size().tasks
+    return is_large and size.upgrades and _tasks(options, number).tasks >= background.Size().tasks
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -108,7 +113,8 @@ def _parser() -> argparse.ArgumentParser:
     cli.add_argument("--no-upgrade", action="store_true", help="do not upgrade the fleet in the disturbed phase")
     cli.add_argument("--from", dest="revision", metavar="REV", help="earlier revision of the upgrade; default: with the schema before")
     cli.add_argument("--wrong-every", type=int, default=0, help="let the server return a wrong answer to each n-th call, to test the judge")
-    cli.add_argument("--tasks", type=int, default=tasks.tasks)
+    several = "one number for each run, the last for all further runs"
+    cli.add_argument("--tasks", type=_numbers, default=(tasks.tasks,), metavar="N[,N]", help=f"tasks; {several}")
     cli.add_argument("--in-flight", type=int, default=tasks.in_flight, help="tasks that clients have started and not yet read")
     cli.add_argument("--limit", type=float, default=tasks.limit, help="seconds after which no more tasks are started")
     cli.add_argument("--slot", type=float, default=grown.seconds, help="seconds of a slot of the part replicas")

@@ -37,8 +37,8 @@ class Size:
     """The number of tasks and the disturbances."""
 
     tasks: int = 50_000
-    in_flight: int = 240
-    """Tasks that the clients have started and not yet read."""
+    in_flight: int = 30
+    """Tasks that the clients have started and not yet read. More only make the tasks wait on two processors."""
     interval: float = 20.0
     """Seconds between two kills."""
     patience: float = 60.0

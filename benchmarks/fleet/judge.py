@@ -155,5 +155,7 @@ def judge(outcomes: Iterable[Outcome], kills: Sequence[Kill], sent_to: dict[str,
             done.excused[outcome.problem] += 1
         else:
             why = "not retryable" if was_in_flight else "not in flight at a killed replica"
-            done.violations.append(f"{outcome.call} at {outcome.began:.3f}: {why}: {outcome.era}: {outcome.problem}")
+            place = " ".join(addresses).replace(":", "#") or "nginx"
+            sent = f"{outcome.call} at {outcome.began:.3f} via {place} in {outcome.seconds:.3f} s"
+            done.violations.append(f"{sent}: {why}: {outcome.era}: {outcome.problem}")
     return done

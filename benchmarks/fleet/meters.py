@@ -137,9 +137,9 @@ class Meters:
         minutes = (statistics.mean(one.at for one in last) - statistics.mean(one.at for one in first)) / 60
         return (statistics.median(one.megabytes for one in last) - statistics.median(one.megabytes for one in first)) / minutes
 
-    def highest(self) -> float:
-        """Return the largest memory of a replica in MiB."""
-        return max((one.megabytes for one in self.memory), default=0.0)
+    def highest(self, began: float = 0.0) -> float:
+        """Return the largest memory of a replica in MiB since the time `began`."""
+        return max((one.megabytes for one in self.memory if one.at >= began), default=0.0)
 
 
 def _connections(connection: psycopg.Connection[Any]) -> int:

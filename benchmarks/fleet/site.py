@@ -139,6 +139,14 @@ class Site:
                         found[event] = found.get(event, 0) + 1
         return found
 
+    def nginx_errors(self) -> dict[str, int]:
+        """Return how often nginx logged each reason for a failed request."""
+        path, found = self.folder / "nginx.log", dict[str, int]()
+        for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
+            reason = line.partition(", client")[0].partition("*")[2].partition(" ")[2]
+            found[reason] = found.get(reason, 0) + 1
+        return found
+
     def moongate(self, version: Version, *arguments: str) -> dict[str, Any]:
         """Run a command of the first replica and return its JSON.
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from gateway.server.key_gate import KeyGate
     from gateway.server.startup_answers import Listed, StartupAnswers
     from gateway.server.stdio_transport import StdioParts
-    from gateway.wire.http1_server import ServerConnection
+    from gateway.wire.http1_exchange import ConnectionWriter
 
 logger = logging.getLogger(__name__)
 
@@ -186,7 +186,7 @@ async def _stop_listening(server: uvicorn.Server) -> None:
         listener.close()
     until = anyio.current_time() + IDLE_SECONDS
     while anyio.current_time() < until:
-        connections = [cast("ServerConnection[Any]", each) for each in server.server_state.connections]
+        connections = [cast("ConnectionWriter[Any]", each) for each in server.server_state.connections]
         if not sum(connection.leave() for connection in connections):
             break
         await anyio.sleep(0.02)

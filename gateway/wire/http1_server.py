@@ -53,7 +53,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
 
     __slots__ = (
         "_app", "_app_state", "_arrival_timer", "_arriving", "_authority", "_awaits_body", "_base_scope", "_header_cache",
-        "_headers", "_idle_seconds", "_idle_since", "_idle_timer", "_in_head", "_is_counted", "_is_last", "_is_leaving", "_is_lingering",
+        "_headers", "_idle_seconds", "_idle_since", "_idle_timer", "_in_head", "_is_counted", "_is_last", "_is_lingering",
         "_is_paused", "_is_surplus", "_other_bytes", "_parser", "_pipelined", "_root", "_target", "_target_url", "_tasks", "_url",
         "address",
     )
@@ -92,8 +92,6 @@ class ServerConnection(ConnectionWriter[HeadT]):
         self._headers: Headers = []
         self._in_head = self._is_last = self._is_paused = self._is_lingering = False
         """Whether a head is arriving; whether parsing has ended; whether reading is paused; whether the rest of a request is dropped."""
-        self._is_leaving = False
-        """Whether the server stops: the response to the next request closes the connection."""
         self._is_counted = self._is_surplus = False
         """Whether `connections` counts incomplete requests of this connection; whether the connection is above the limit of connections."""
         self._other_bytes = 0
@@ -179,20 +177,6 @@ class ServerConnection(ConnectionWriter[HeadT]):
             self._close()
         else:
             exchange.keep_alive = False
-
-    def leave(self) -> bool:
-        """Close the connection with its next response; return whether no request is in progress, so that one may be on its way.
-
-        A load balancer sends its next request over an idle connection. If the connection were closed at that moment, the request would be
-        lost; so idle connections are left open for a moment after the server has stopped listening.
-        """
-        self._is_leaving = True
-        exchange = self._current
-        if exchange is None or exchange.is_answered:
-            return True
-        if not exchange.head.is_stream:
-            exchange.keep_alive = False
-        return False
 
     def _close(self) -> None:
         self.flush()
