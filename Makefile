@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 WITH_PROGRESS := (while sleep 5 >&- 2>&-; do echo "  $$(ls -d $(VENV)/lib/*/site-packages/*.dist-info 2>/dev/null | wc -l) packages installed"; done) & \
   trap "kill $$! 2>/dev/null" EXIT;
 
-.PHONY: setup run test sdk-path check lint types layers architecture counts trace-call schemas bench bench-gate bench-start bench-stdio bench-page bench-loop bench-workflows bench-tasks bench-engines conformance accept attacks docs fuzz-parts faults faults-report mutants soak postgres s3 fleet temporal wheels packaging image up down clean
+.PHONY: setup run test sdk-path check lint types layers architecture counts trace-call schemas bench bench-gate bench-start bench-stdio bench-page bench-loop bench-workflows bench-tasks bench-engines bench-fleet conformance accept attacks docs fuzz-parts faults faults-report mutants soak postgres s3 fleet temporal wheels packaging image up down clean
 
 setup: $(STAMP)
 
@@ -107,6 +107,10 @@ bench-tasks: $(STAMP)
 bench-engines: $(STAMP)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group temporal
 	@$(BIN)/python -m benchmarks.task_engines $(ARGS)
+
+# Replicas behind nginx on PostgreSQL: ARGS is a part (calls, tasks, replicas or all) and its options.
+bench-fleet: $(STAMP)
+	@$(BIN)/python -m benchmarks.fleet $(or $(ARGS),all)
 
 conformance: $(STAMP)
 	@bash tests/conformance/setup.sh

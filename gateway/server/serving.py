@@ -28,9 +28,10 @@ import socket
 import threading
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
+import anyio.lowlevel
 
 from gateway.config.models import HttpSettings, ServerSettings
 from gateway.errors import ConfigError
@@ -44,11 +45,15 @@ if TYPE_CHECKING:
     from gateway.server.key_gate import KeyGate
     from gateway.server.startup_answers import Listed, StartupAnswers
     from gateway.server.stdio_transport import StdioParts
+    from gateway.wire.http1_exchange import ConnectionWriter
 
 logger = logging.getLogger(__name__)
 
 SIGNAL_BURST_SECONDS = 0.5
 """SIGINT and SIGTERM signals within this many seconds count as one, because a terminal and a supervisor may both send a signal."""
+
+IDLE_SECONDS = 0.5
+"""Seconds for which idle connections of clients stay open after the listening socket was closed."""
 
 END_SECONDS = 5.0
 """Maximum seconds for which the ASGI application may clean up after its in-flight requests were cancelled."""
@@ -179,9 +184,27 @@ async def _leave(server: uvicorn.Server, http: HttpSettings) -> None:
     if http.leave_seconds:
         logger.warning("stopping, new requests are still served leave_seconds=%s", http.leave_seconds)
         await anyio.sleep(http.leave_seconds)
-    server.should_exit = True
     if server.server_state.tasks:
         logger.warning("stopping, in-flight calls may finish until a second signal grace_seconds=%s", http.drain_seconds)
+    await _stop_listening(server)
+
+
+async def _stop_listening(server: uvicorn.Server) -> None:
+    """Close the listening socket, serve what comes over idle connections for `IDLE_SECONDS`, and then let the server shut down.
+
+    A load balancer notices by the refused connections that the gateway is gone. A request that it has sent over an idle connection would
+    be lost if the gateway closed the connection at once.
+    """
+    await anyio.lowlevel.checkpoint()  # connections that were opened before are accepted first
+    for listener in server.servers if server.started else ():
+        listener.close()
+    until = anyio.current_time() + IDLE_SECONDS
+    while anyio.current_time() < until:
+        connections = [cast("ConnectionWriter[Any]", each) for each in server.server_state.connections]
+        if not sum(connection.leave() for connection in connections):
+            break
+        await anyio.sleep(0.02)
+    server.should_exit = True
 
 
 async def _end_application(server: uvicorn.Server) -> None:

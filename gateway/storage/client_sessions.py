@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import anyio
 import sqlalchemy as sa
 
+from gateway.errors import StorageError
 from gateway.storage.change_feed import publish_in
 from gateway.storage.engine import Database
 from gateway.storage.tables import client_sessions
@@ -37,16 +39,62 @@ class ClientSessionRow:
     """Whether the client ended the session with DELETE, so that no replica may continue it."""
 
 
+@dataclass(slots=True)
+class _Batch:
+    """Sessions that are read together, by the first task that wanted one of them."""
+
+    names: set[str]
+    done: anyio.Event = field(default_factory=anyio.Event)
+    rows: dict[str, ClientSessionRow] | None = None
+    error: StorageError | None = None
+    """The failure of the read. Without `rows` and `error` after `done`, the reading task was cancelled."""
+
+
 class ClientSessions:
     """Stores the log level, the subscriptions and the end of 2025 sessions. Every method raises `StorageError`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._reading = anyio.Lock()
+        self._next: _Batch | None = None
+        """The batch that waits for the current read; further sessions join it."""
 
     async def get(self, name: str) -> ClientSessionRow | None:
-        """Return the row of a session; `None` if the session has the initial state."""
-        found = await self._database.rows(sa.select(client_sessions).where(client_sessions.c.name == name))
-        return _to_row(found[0]) if found else None
+        """Return the row of a session; `None` if the session has the initial state.
+
+        Sessions that are wanted during a read are read together after it: when a replica dies, hundreds of its sessions continue at another
+        one within a second, and a query for each would keep that replica from answering calls.
+        """
+        while True:
+            batch = self._next
+            if batch is None or len(batch.names) >= MAX_ROWS:
+                batch = self._next = _Batch({name})
+                await self._read(batch)
+            else:
+                batch.names.add(name)
+                await batch.done.wait()
+            if batch.error is not None:
+                raise batch.error
+            if batch.rows is not None:
+                return batch.rows.get(name)
+
+    async def _read(self, batch: _Batch) -> None:
+        """Read the sessions of a batch when the current read is over. The batch has the failure."""
+        try:
+            async with self._reading:
+                self._close(batch)
+                found = await self._database.rows(sa.select(client_sessions).where(client_sessions.c.name.in_(sorted(batch.names))))
+                batch.rows = {row["name"]: _to_row(row) for row in found}
+        except StorageError as error:
+            batch.error = error
+        finally:
+            self._close(batch)
+            batch.done.set()
+
+    def _close(self, batch: _Batch) -> None:
+        """Let no further session join a batch."""
+        if self._next is batch:
+            self._next = None
 
     async def put(self, row: ClientSessionRow, *, until: float, now: float, topic: str) -> None:
         """Store the state of a session until the time `until` (seconds since the epoch), and delete expired rows.

@@ -93,6 +93,7 @@ class Records:
         self._wake = anyio.Event()
         self._pruned_at = 0.0
         self._keys: dict[str, bytes] = {}
+        self._client_sessions: ClientSessions | None = None
 
     @property
     def is_open(self) -> bool:
@@ -129,7 +130,10 @@ class Records:
         """Open the database if necessary, and return the store of 2025 sessions that replicas share. Raises `StorageError`."""
         from gateway.storage.client_sessions import ClientSessions
 
-        return ClientSessions((await self._open()).database)
+        database = (await self._open()).database
+        if self._client_sessions is None:  # kept, because it reads sessions in batches
+            self._client_sessions = ClientSessions(database)
+        return self._client_sessions
 
     async def replicas(self) -> ReplicaRows:
         """Open the database if necessary, and return the table of running replicas. Raises `StorageError`."""

@@ -285,7 +285,8 @@ class ConnectionWriter(asyncio.Protocol, Generic[HeadT]):
     """Writes the HTTP responses of one client connection."""
 
     __slots__ = (
-        "_buffer", "_common", "_current", "_state", "_unread_bytes", "_unread_timer", "common_count", "drained", "loop", "transport",
+        "_buffer", "_common", "_current", "_is_leaving", "_state", "_unread_bytes", "_unread_timer", "common_count", "drained", "loop",
+        "transport",
     )
 
     write_batch: WriteBatch
@@ -306,6 +307,8 @@ class ConnectionWriter(asyncio.Protocol, Generic[HeadT]):
         self._common: tuple[object, bytes] = None, b""
         self._current: Exchange[HeadT] | None = None
         """The request that is being answered, or the last request that was answered."""
+        self._is_leaving = False
+        """Whether the server stops: the response to the next request closes the connection."""
         self._unread_timer: asyncio.TimerHandle | None = None
         self._unread_bytes = 0
         """Response bytes that the client has not read, including those that wait to be written."""
@@ -319,6 +322,20 @@ class ConnectionWriter(asyncio.Protocol, Generic[HeadT]):
     def answered(self, exchange: Exchange[HeadT], /) -> None:
         """Start the client's next request, or close the connection, after the response of `exchange` is complete."""
         raise NotImplementedError
+
+    def leave(self) -> bool:
+        """Close the connection with its next response; return whether no request is in progress, so that one may be on its way.
+
+        A load balancer sends its next request over an idle connection. If the connection were closed at that moment, the request would be
+        lost; so idle connections are left open for a moment after the server has stopped listening.
+        """
+        self._is_leaving = True
+        exchange = self._current
+        if exchange is None or exchange.is_answered:
+            return True
+        if not exchange.head.is_stream:
+            exchange.keep_alive = False
+        return False
 
     def common_fields(self) -> bytes:
         """Return the header lines that every response has, such as `date`."""

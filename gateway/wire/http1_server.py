@@ -151,7 +151,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
         current, cache = self._current, self._header_cache
         is_start = self._arriving is None and not (self._other_bytes or self._in_head) and (current is None or current.is_answered)
         if cache is not None and is_start and (found := cache.find(data)) is not None:
-            self._start(Exchange(self, found[0], keep_alive=True, body=found[1]))
+            self._start(Exchange(self, found[0], keep_alive=not self._is_leaving, body=found[1]))
             return
         view = data if len(data) <= SLICE_BYTES else memoryview(data)
         for start in range(0, len(data), SLICE_BYTES):
@@ -314,7 +314,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
         head = self.make_head({**self._base_scope, **self._target, **request})
         check_framing(version, head.fields, headers)
         wants_continue = version == "1.1" and any(name == b"expect" and value.lower() == b"100-continue" for name, value in headers)
-        keep_alive = version == "1.1" and parser.should_keep_alive()
+        keep_alive = version == "1.1" and parser.should_keep_alive() and not self._is_leaving
         exchange = self._arriving = Exchange(self, head, keep_alive=keep_alive, wants_continue=wants_continue)
         if self._current is None or self._current.is_answered:
             self._current = exchange  # started when it is complete, or by `_count_incomplete` after this read

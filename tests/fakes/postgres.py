@@ -55,7 +55,7 @@ class Postgres:
     def __init__(self, folder: Path, port: int, user: str | None, installed: Path | None, *, durable: bool = False) -> None:
         self._durable = durable
         self._installed = installed
-        self._folder = folder
+        self.folder = folder
         self._port = port
         self._user = user
         self._process: subprocess.Popen[bytes] | None = None
@@ -63,9 +63,9 @@ class Postgres:
 
     def start(self) -> None:
         """Start it and wait until it takes connections."""
-        options = ["-p", str(self._port), "-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={self._folder}"]
+        options = ["-p", str(self._port), "-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={self.folder}"]
         options += ["-c", f"fsync={'on' if self._durable else 'off'}"]
-        argv = [program("postgres", self._installed), "-D", str(self._folder / "data"), *options]
+        argv = [program("postgres", self._installed), "-D", str(self.folder / "data"), *options]
         self._process = subprocess.Popen(argv, user=self._user, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd="/")
         deadline = time.monotonic() + START_SECONDS
         while self._psql("postgres", "select 1") != 0:
