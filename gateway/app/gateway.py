@@ -198,6 +198,7 @@ class Gateway:
         self._server.judge_callers_by(self.keys.current)
         if kept.url is not None:  # several gateways may share the database server
             self._server.share_with_replicas(records, self.feed)
+            disclosure.share(records, self.feed)
         self._server.keep_tasks_in(records, config.tasks, task_tools, make_engine)
         tasks = self._tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)

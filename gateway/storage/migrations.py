@@ -163,13 +163,19 @@ INSERT INTO client_sessions (name, number, log_level, watched, is_ended, until) 
 CREATE TABLE replicas (id TEXT PRIMARY KEY, address TEXT NOT NULL, path TEXT NOT NULL, version TEXT NOT NULL, until {float} NOT NULL);
 """
 
+_SHARED_STATE = """
+CREATE TABLE loaded_tools (client TEXT PRIMARY KEY, number INTEGER NOT NULL, tools TEXT NOT NULL);
+CREATE INDEX loaded_tools_number ON loaded_tools (number);
+INSERT INTO loaded_tools (client, number, tools) VALUES ('', 0, '[]');
+"""
+
 _BASE = (
     _FIRST, _SESSIONS, _TASKS, _RULES, _CHECKPOINTS, _QUEUES, _QUESTIONS, _OWNERS, _KEYS, _APPROVERS, _DEATHS, _GATEWAYS,
     _RULES_OF_GATEWAYS, _STATE_OF_GATEWAYS, _REPLICAS, _CLIENT_SESSIONS,
 )  # fmt: skip
 """Steps from the time when a program refused every later schema. No earlier program uses the database after them."""
 
-STEPS: tuple[Step, ...] = (*(Step(sql, oldest=number) for number, sql in enumerate(_BASE, 1)),)
+STEPS: tuple[Step, ...] = (*(Step(sql, oldest=number) for number, sql in enumerate(_BASE, 1)), Step(_SHARED_STATE, oldest=16))
 """All migration steps. Step n (from 1) migrates from schema version n - 1 to n. Append further steps; never change one."""
 
 _WORDS = {

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gateway.storage.audit import AuditLog
     from gateway.storage.client_sessions import ClientSessions
     from gateway.storage.engine import Database
+    from gateway.storage.loaded_tools import LoadedTools
     from gateway.storage.pending_questions import PendingQuestions
     from gateway.storage.replica_rows import ReplicaRows
     from gateway.storage.sampling_use import SamplingUse
@@ -129,6 +130,12 @@ class Records:
         from gateway.storage.client_sessions import ClientSessions
 
         return ClientSessions((await self._open()).database)
+
+    async def loaded_tools(self) -> LoadedTools:
+        """Open the database if necessary, and return the store of the on-demand tools that clients have loaded. Raises `StorageError`."""
+        from gateway.storage.loaded_tools import LoadedTools
+
+        return LoadedTools((await self._open()).database)
 
     async def replicas(self) -> ReplicaRows:
         """Open the database if necessary, and return the table of running replicas. Raises `StorageError`."""

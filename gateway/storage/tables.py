@@ -125,9 +125,16 @@ api_keys = _table("api_keys", "id", "name", "digest", "scopes", "created_at", "e
 `revoked_at` is 0 while the key is not revoked. The rows of revoked keys remain, so that importing a key file again revives no key.
 """
 
+loaded_tools = _table("loaded_tools", "client", "number", "tools")
+"""The on-demand tools that clients of replicas have loaded, one row per client. `tools` is a JSON list of names.
+
+`number` increases with each change of a row. The row with an empty client has the number of the latest change.
+"""
+
 TABLES: tuple[sa.TableClause, ...] = (
     locks, audit, audit_chain, sampling_use, asks, approval_rules, spent_approvals, sessions, history, tasks, task_owners, task_starts,
     task_steps, checkpoints, memories, versions, installation, api_keys, client_sessions, replicas,
+    loaded_tools,
 )  # fmt: skip
 """All tables, except those with the version of the schema."""
 
