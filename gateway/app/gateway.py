@@ -50,6 +50,7 @@ from gateway.server.startup_snapshot import keep_answers
 from gateway.storage.change_feed import ChangeFeed
 from gateway.storage.interrupted_restore import finish_restore
 from gateway.storage.records import Records
+from gateway.storage.shared_database import SharedDatabase
 from gateway.storage.state_folder import StateFolder, state_dir
 from gateway.storage.state_use import in_use
 from gateway.tasks.engine_choice import choose_engine
@@ -60,6 +61,7 @@ from gateway.tools.base import ReadOutcome, Tool
 from gateway.tools.context import CallContext
 from gateway.tools.wrappers import RenamedTool
 from gateway.upstream.child_processes import ChildProcesses
+from gateway.upstream.definition_rows import TOPIC as DEFINITIONS_TOPIC
 from gateway.upstream.gateway_chain import configuration_of
 from gateway.upstream.hop_id import hop_id
 from gateway.upstream.input_guard import InputRequestServices
@@ -173,7 +175,8 @@ class Gateway:
         client: JsonObject = {"name": config.server.name, "version": __version__}
         await self._stack.enter_async_context(hosts)
         services = InputRequestServices(self.events, records, approvals, models.resolver)
-        servers = Servers(hosts, state, services, children, own_id=own_id, client=client)
+        shared = SharedDatabase(records.database) if kept.url is not None else None
+        servers = Servers(hosts, state, services, children, own_id=own_id, client=client, shared=shared)
         status = GatewayStatus(lambda: self.inspection.sources(), lambda: self.inspection.problems()) if config.server.status_tool else None
         task_tools, disclosure = TaskTools(), Disclosure()
         own = GatewaySource(store, status, records, disclosure.tools, task_tools.tools, standing_days=standing_days)
@@ -199,6 +202,7 @@ class Gateway:
         if kept.url is not None:  # several gateways may share the database server
             self._server.share_with_replicas(records, self.feed)
             disclosure.share(records, self.feed)
+            self.feed.subscribe(DEFINITIONS_TOPIC, servers.read_accepted)
         self._server.keep_tasks_in(records, config.tasks, task_tools, make_engine)
         tasks = self._tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)

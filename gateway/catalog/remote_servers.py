@@ -16,8 +16,9 @@ from gateway.config.models import ServerEntry, StdioServer
 from gateway.config.policies import SourcePolicy
 from gateway.config.watch import FileWatch
 from gateway.json_types import JsonObject
+from gateway.storage.shared_database import SharedDatabase
 from gateway.storage.state_folder import StateFolder
-from gateway.upstream.accepted_definitions import AcceptedDefinitions, accepted_mark
+from gateway.upstream.accepted_definitions import AcceptedDefinitions, DefinitionRecord, accepted_mark
 from gateway.upstream.child_processes import ChildProcesses
 from gateway.upstream.input_guard import InputRequestServices
 from gateway.upstream.listing_cache import ListingCache
@@ -44,12 +45,14 @@ class Servers(HostedTable[Server]):
         *,
         own_id: str,
         client: JsonObject,
+        shared: SharedDatabase | None = None,
     ) -> None:
         """Store the arguments.
 
         `hosts` starts and stops the sources. `state` is the folder with credentials and accepted definitions. `services` handle the
         servers' requests for input (elicitation, sampling, roots). `own_id` is the gateway's id, by which it detects that it is connected
-        to itself through other gateways. `client` is the MCP `clientInfo` that servers receive.
+        to itself through other gateways. `client` is the MCP `clientInfo` that servers receive. Gateways with a `shared` database share the
+        accepted definitions.
         """
         super().__init__(hosts)
         self._services = services
@@ -57,6 +60,7 @@ class Servers(HostedTable[Server]):
         self._children = children
         self._own_id = own_id
         self._client = client
+        self._shared = shared
         self._accepted: FileWatch | None = None
 
     @property
@@ -101,7 +105,7 @@ class Servers(HostedTable[Server]):
             children=self._children,
         )
         source.lists.pin(pins.of(name))
-        first_use = AcceptedDefinitions(self._state.path, name, entry)
+        first_use = definition_record(name, entry, self._state, self._shared)
         await anyio.to_thread.run_sync(source.lists.recall, ListingCache(self._state.path, name, entry), first_use)
         if former is not None:
             source.succeed(former)
@@ -122,13 +126,30 @@ class Servers(HostedTable[Server]):
         """
         while self._accepted is not None:
             await self._accepted.changed()
-            for source in self.sources:
-                await source.lists.read_pins_again()
+            await self.read_accepted()
+
+    async def read_accepted(self) -> None:
+        """Read the accepted tool definitions again, because a person accepted some."""
+        for source in self.sources:
+            await source.lists.read_pins_again()
 
     async def start(self, servers: Sequence[Server]) -> None:
         """Start the sources of the given servers. Each source connects to its server in the background."""
         for server in servers:
             await self._hosts.start(server)
+
+
+def definition_record(server: str, entry: ServerEntry, state: StateFolder, shared: SharedDatabase | None) -> DefinitionRecord:
+    """Return the recorded tool definitions of a server, which are in the state folder or, for gateways that share a database, there.
+
+    `entry` is the server's configuration entry as loaded, with absolute `cwd`.
+    """
+    own = AcceptedDefinitions(state.path, server, entry)
+    if shared is None:
+        return own
+    from gateway.upstream.definition_rows import SharedDefinitions
+
+    return SharedDefinitions(shared, own)
 
 
 def build_credentials(server: str, entry: ServerEntry, policy: SourcePolicy, state: StateFolder) -> OwnedCredentials | None:

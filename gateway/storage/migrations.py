@@ -167,6 +167,8 @@ _SHARED_STATE = """
 CREATE TABLE loaded_tools (client TEXT PRIMARY KEY, number INTEGER NOT NULL, tools TEXT NOT NULL);
 CREATE INDEX loaded_tools_number ON loaded_tools (number);
 INSERT INTO loaded_tools (client, number, tools) VALUES ('', 0, '[]');
+CREATE TABLE tool_definitions (server TEXT NOT NULL, tool TEXT NOT NULL, definition TEXT NOT NULL, at {float} NOT NULL,
+    PRIMARY KEY (server, tool));
 """
 
 _BASE = (

@@ -131,10 +131,16 @@ loaded_tools = _table("loaded_tools", "client", "number", "tools")
 `number` increases with each change of a row. The row with an empty client has the number of the latest change.
 """
 
+tool_definitions = _table("tool_definitions", "server", "tool", "definition", "at")
+"""The definitions of remote servers' tools as first listed, or as a person last accepted them, for gateways that share a database server.
+
+`server` is the server's name and a digest of its configuration entry, and `definition` is JSON.
+"""
+
 TABLES: tuple[sa.TableClause, ...] = (
     locks, audit, audit_chain, sampling_use, asks, approval_rules, spent_approvals, sessions, history, tasks, task_owners, task_starts,
     task_steps, checkpoints, memories, versions, installation, api_keys, client_sessions, replicas,
-    loaded_tools,
+    loaded_tools, tool_definitions,
 )  # fmt: skip
 """All tables, except those with the version of the schema."""
 
