@@ -61,7 +61,6 @@ from gateway.tools.base import ReadOutcome, Tool
 from gateway.tools.context import CallContext
 from gateway.tools.wrappers import RenamedTool
 from gateway.upstream.child_processes import ChildProcesses
-from gateway.upstream.definition_rows import TOPIC as DEFINITIONS_TOPIC
 from gateway.upstream.gateway_chain import configuration_of
 from gateway.upstream.hop_id import hop_id
 from gateway.upstream.input_guard import InputRequestServices
@@ -202,7 +201,7 @@ class Gateway:
         if kept.url is not None:  # several gateways may share the database server
             self._server.share_with_replicas(records, self.feed)
             disclosure.share(records, self.feed)
-            self.feed.subscribe(DEFINITIONS_TOPIC, servers.read_accepted)
+            servers.share(self.feed)
         self._server.keep_tasks_in(records, config.tasks, task_tools, make_engine)
         tasks = self._tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)

@@ -16,12 +16,18 @@ from gateway.config.models import ServerEntry, StdioServer
 from gateway.config.policies import SourcePolicy
 from gateway.config.watch import FileWatch
 from gateway.json_types import JsonObject
+from gateway.storage.change_feed import ChangeFeed
 from gateway.storage.shared_database import SharedDatabase
 from gateway.storage.state_folder import StateFolder
 from gateway.upstream.accepted_definitions import AcceptedDefinitions, DefinitionRecord, accepted_mark
 from gateway.upstream.child_processes import ChildProcesses
+from gateway.upstream.definition_rows import TOPIC as DEFINITIONS_TOPIC
+from gateway.upstream.definition_rows import SharedDefinitions
 from gateway.upstream.input_guard import InputRequestServices
 from gateway.upstream.listing_cache import ListingCache
+from gateway.upstream.oauth.grant_rows import TOPIC as GRANTS_TOPIC
+from gateway.upstream.oauth.grant_rows import SharedGrant, SharedGrants
+from gateway.upstream.oauth.tokens import GrantStore, TokenFile
 from gateway.upstream.pins import Pins
 from gateway.upstream.source import UpstreamSource
 
@@ -61,6 +67,7 @@ class Servers(HostedTable[Server]):
         self._own_id = own_id
         self._client = client
         self._shared = shared
+        self._grants = SharedGrants(shared) if shared is not None else None
         self._accepted: FileWatch | None = None
 
     @property
@@ -101,7 +108,7 @@ class Servers(HostedTable[Server]):
             self._services,
             own_id=self._own_id,
             client=self._client,
-            credentials=build_credentials(name, entry, policy, self._state),
+            credentials=build_credentials(name, entry, policy, self._state, self._grants),
             children=self._children,
         )
         source.lists.pin(pins.of(name))
@@ -133,6 +140,17 @@ class Servers(HostedTable[Server]):
         for source in self.sources:
             await source.lists.read_pins_again()
 
+    def share(self, feed: ChangeFeed) -> None:
+        """Apply what other gateways change in the shared database: accepted tool definitions and sign-ins. `feed` reports the changes."""
+        feed.subscribe(DEFINITIONS_TOPIC, self.read_accepted)
+        feed.subscribe(GRANTS_TOPIC, self._read_grants)
+
+    async def _read_grants(self) -> None:
+        if self._grants is not None:
+            await self._grants.load()
+            for source in self.sources:
+                await source.read_tokens_again()
+
     async def start(self, servers: Sequence[Server]) -> None:
         """Start the sources of the given servers. Each source connects to its server in the background."""
         for server in servers:
@@ -145,18 +163,21 @@ def definition_record(server: str, entry: ServerEntry, state: StateFolder, share
     `entry` is the server's configuration entry as loaded, with absolute `cwd`.
     """
     own = AcceptedDefinitions(state.path, server, entry)
-    if shared is None:
-        return own
-    from gateway.upstream.definition_rows import SharedDefinitions
-
-    return SharedDefinitions(shared, own)
+    return own if shared is None else SharedDefinitions(shared, own)
 
 
-def build_credentials(server: str, entry: ServerEntry, policy: SourcePolicy, state: StateFolder) -> OwnedCredentials | None:
+def build_credentials(
+    server: str, entry: ServerEntry, policy: SourcePolicy, state: StateFolder, grants: SharedGrants | None
+) -> OwnedCredentials | None:
     """Return the OAuth credentials of a server, or `None` if its policy has no `auth` or it is a stdio server."""
     if policy.auth is None or isinstance(entry, StdioServer):
         return None
     from gateway.upstream.oauth.credentials import OAuthCredentials
-    from gateway.upstream.oauth.tokens import TokenFile
 
-    return OAuthCredentials(server, entry.url, policy.auth, TokenFile(state, server, entry.url))
+    return OAuthCredentials(server, entry.url, policy.auth, grant_store(server, entry.url, state, grants))
+
+
+def grant_store(server: str, url: str, state: StateFolder, grants: SharedGrants | None) -> GrantStore:
+    """Return the stored OAuth grant for a server, which is in the state folder or, for gateways that share a database, there."""
+    own = TokenFile(state, server, url)
+    return own if grants is None else SharedGrant(grants, own)

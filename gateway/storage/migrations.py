@@ -169,6 +169,8 @@ CREATE INDEX loaded_tools_number ON loaded_tools (number);
 INSERT INTO loaded_tools (client, number, tools) VALUES ('', 0, '[]');
 CREATE TABLE tool_definitions (server TEXT NOT NULL, tool TEXT NOT NULL, definition TEXT NOT NULL, at {float} NOT NULL,
     PRIMARY KEY (server, tool));
+CREATE TABLE oauth_grants (id TEXT PRIMARY KEY, version INTEGER NOT NULL, sealed TEXT NOT NULL, holder TEXT NOT NULL,
+    held_until {float} NOT NULL);
 """
 
 _BASE = (

@@ -5,8 +5,6 @@ All times are in seconds since the epoch.
 
 from __future__ import annotations
 
-import time
-
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -137,10 +135,18 @@ tool_definitions = _table("tool_definitions", "server", "tool", "definition", "a
 `server` is the server's name and a digest of its configuration entry, and `definition` is JSON.
 """
 
+oauth_grants = _table("oauth_grants", "id", "version", "sealed", "holder", "held_until")
+"""The OAuth grants (registration and tokens) for remote servers, for gateways that share a database server.
+
+`id` is a digest of the server, its URL and the owner, and `sealed` is the encrypted grant as base64: empty if there is none, for example
+after a sign-out. `version` increases with each change. A gateway that renews the tokens holds the row until `held_until`, under a random id
+(`holder`).
+"""
+
 TABLES: tuple[sa.TableClause, ...] = (
     locks, audit, audit_chain, sampling_use, asks, approval_rules, spent_approvals, sessions, history, tasks, task_owners, task_starts,
     task_steps, checkpoints, memories, versions, installation, api_keys, client_sessions, replicas,
-    loaded_tools, tool_definitions,
+    loaded_tools, tool_definitions, oauth_grants,
 )  # fmt: skip
 """All tables, except those with the version of the schema."""
 
@@ -149,11 +155,11 @@ def database_clock(connection: AsyncConnection) -> sa.ColumnElement[float]:
     """Return an SQL expression for the current time, to compare with times that other processes stored.
 
     With PostgreSQL, it is the time of the database server, because the clocks of machines differ. With SQLite, it is the time of this
-    machine.
+    machine, in milliseconds.
     """
     if connection.dialect.name == "postgresql":
         return sa.cast(sa.func.date_part("epoch", sa.func.clock_timestamp()), sa.Float)
-    return sa.literal(time.time(), sa.Float)
+    return sa.cast((sa.func.julianday("now") - 2440587.5) * 86400.0, sa.Float)
 
 
 def of_gateway(table: sa.TableClause, gateway: str) -> sa.ColumnElement[bool]:
