@@ -25,14 +25,13 @@ from gateway.upstream.definition_rows import TOPIC as DEFINITIONS_TOPIC
 from gateway.upstream.definition_rows import SharedDefinitions
 from gateway.upstream.input_guard import InputRequestServices
 from gateway.upstream.listing_cache import ListingCache
-from gateway.upstream.oauth.grant_rows import TOPIC as GRANTS_TOPIC
-from gateway.upstream.oauth.grant_rows import SharedGrant, SharedGrants
-from gateway.upstream.oauth.tokens import GrantStore, TokenFile
 from gateway.upstream.pins import Pins
 from gateway.upstream.source import UpstreamSource
 
 if TYPE_CHECKING:
     from gateway.upstream.credential_protocols import OwnedCredentials
+    from gateway.upstream.oauth.grant_rows import SharedGrants
+    from gateway.upstream.oauth.tokens import GrantStore
 
 
 Server = HostedSource[UpstreamSource, tuple[ServerEntry, SourcePolicy]]
@@ -67,7 +66,11 @@ class Servers(HostedTable[Server]):
         self._own_id = own_id
         self._client = client
         self._shared = shared
-        self._grants = SharedGrants(shared) if shared is not None else None
+        self._grants: SharedGrants | None = None
+        if shared is not None:
+            from gateway.upstream.oauth.grant_rows import SharedGrants
+
+            self._grants = SharedGrants(shared)
         self._accepted: FileWatch | None = None
 
     @property
@@ -142,6 +145,8 @@ class Servers(HostedTable[Server]):
 
     def share(self, feed: ChangeFeed) -> None:
         """Apply what other gateways change in the shared database: accepted tool definitions and sign-ins. `feed` reports the changes."""
+        from gateway.upstream.oauth.grant_rows import TOPIC as GRANTS_TOPIC
+
         feed.subscribe(DEFINITIONS_TOPIC, self.read_accepted)
         feed.subscribe(GRANTS_TOPIC, self._read_grants)
 
@@ -179,5 +184,11 @@ def build_credentials(
 
 def grant_store(server: str, url: str, state: StateFolder, grants: SharedGrants | None) -> GrantStore:
     """Return the stored OAuth grant for a server, which is in the state folder or, for gateways that share a database, there."""
+    from gateway.upstream.oauth.tokens import TokenFile
+
     own = TokenFile(state, server, url)
-    return own if grants is None else SharedGrant(grants, own)
+    if grants is None:
+        return own
+    from gateway.upstream.oauth.grant_rows import SharedGrant
+
+    return SharedGrant(grants, own)
