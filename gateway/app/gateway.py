@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from socket import socket
+from socket import gethostname, socket
 from typing import TYPE_CHECKING
 
 import anyio
@@ -36,6 +36,7 @@ from gateway.chat.model_access import Models
 from gateway.config.load import LoadedConfig
 from gateway.config.reload import Reloader
 from gateway.config.watch import FileWatch
+from gateway.errors import StorageError, StorageUnusable
 from gateway.gate.acceptance import Acceptance
 from gateway.gate.approvals import Approvals
 from gateway.gate.approvers import Approvers
@@ -156,7 +157,7 @@ class Gateway:
         records = Records(state, audit_days=kept.audit_days, url=kept.url, gateway=configuration_of(own_id))
         self._stack.push_async_callback(records.aclose)
         self.feed = ChangeFeed(records.database)
-        self.keys = await _open_keys(records, self.feed, _key_file(loaded), is_shared=kept.url is not None)
+        self.keys = await _open_keys(records, self.feed, _key_file(loaded), kept.url)
         # Until the gateway exits, audit events are stored in the gateway's database.
         self._stack.callback(audit(self.events, records))
         standing_days = config.server.standing_approval_days
@@ -202,6 +203,7 @@ class Gateway:
             self._server.share_with_replicas(records, self.feed)
             disclosure.share(records, self.feed)
             servers.share(self.feed)
+            self._server.tell_configuration(lambda: self.loaded.config)
         self._server.keep_tasks_in(records, config.tasks, task_tools, make_engine)
         tasks = self._tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
@@ -379,16 +381,23 @@ def _key_file(loaded: LoadedConfig) -> Path:
     return state_dir(loaded.config.storage.dir) / "keys.json"
 
 
-async def _open_keys(records: Records, feed: ChangeFeed, file: Path, *, is_shared: bool) -> ApiKeys:
+async def _open_keys(records: Records, feed: ChangeFeed, file: Path, url: str | None) -> ApiKeys:
     """Return the API keys: those in `file` or, if gateways share a database server, those in the database, which are loaded now.
 
     Raises:
         StorageError: The database cannot be used, or its gateways use another installation key.
     """
-    if not is_shared:
+    if url is None:
         return KeyStore(file)
     from gateway.auth.key_rows import DatabaseKeys
 
     keys = DatabaseKeys(records.database, feed)
-    await keys.start()
+    try:
+        await keys.start()
+    except StorageError as error:
+        if not (isinstance(error, StorageUnusable) and error.passes):  # the other gateways report why this one does not start
+            from gateway.storage.refused_replicas import record_refusal
+
+            await anyio.to_thread.run_sync(record_refusal, url, gethostname(), __version__, str(error))
+        raise
     return keys

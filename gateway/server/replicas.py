@@ -19,6 +19,7 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import anyio
@@ -93,6 +94,8 @@ class Replicas:
         self._key = key
         self._store = store
         self._version = version
+        self.configuration: Callable[[], str] = lambda: ""
+        """Returns a digest of the configuration in use, which `moongate doctor` shows for each replica."""
         self._peers: dict[str, ReplicaRow] = {}
         self._seen_at = self._looked_at = float("-inf")
         """Monotonic times of the last successful read of the peers, and of the last attempt."""
@@ -130,7 +133,7 @@ class Replicas:
         """
         from gateway.storage.replica_rows import ReplicaRow
 
-        self._own = ReplicaRow(self.id, address, path, self._version)
+        self._own = ReplicaRow(self.id, address, path, self._version, socket.gethostname())
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._keep_renewed, self._own)
             yield
@@ -144,6 +147,7 @@ class Replicas:
         async with self._renewing:
             at = self._looked_at = time.monotonic()
             try:
+                own = replace(own, configuration=self.configuration())
                 rows = await (await self._store.replicas()).renew(own, LIVE_SECONDS)
                 self._note({row.id: row for row in rows if row.id != self.id}, at)
             except StorageError as error:

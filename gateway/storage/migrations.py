@@ -171,6 +171,10 @@ CREATE TABLE tool_definitions (server TEXT NOT NULL, tool TEXT NOT NULL, definit
     PRIMARY KEY (server, tool));
 CREATE TABLE oauth_grants (id TEXT PRIMARY KEY, version INTEGER NOT NULL, sealed TEXT NOT NULL, holder TEXT NOT NULL,
     held_until {float} NOT NULL);
+ALTER TABLE replicas ADD COLUMN name TEXT NOT NULL DEFAULT '';
+ALTER TABLE replicas ADD COLUMN configuration TEXT NOT NULL DEFAULT '';
+ALTER TABLE replicas ADD COLUMN lease {float} NOT NULL DEFAULT 4;
+CREATE TABLE refused_replicas (id TEXT PRIMARY KEY, name TEXT NOT NULL, version TEXT NOT NULL, reason TEXT NOT NULL, at {float} NOT NULL);
 """
 
 _BASE = (

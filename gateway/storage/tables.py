@@ -73,8 +73,14 @@ client_sessions = _table("client_sessions", "name", "number", "log_level", "watc
 name has the number of the latest change.
 """
 
-replicas = _table("replicas", "id", "address", "path", "version", "until")
-"""The running replicas of a gateway, and the addresses at which they reach each other. After the time `until`, a replica is dead."""
+replicas = _table("replicas", "id", "address", "path", "version", "until", "name", "configuration", "lease")
+"""The replicas of a gateway, and the addresses at which they reach each other. After the time `until`, a replica is dead.
+
+`name` is the name of its machine, and `configuration` a digest. `lease` is the number of seconds by which it last extended `until`.
+"""
+
+refused_replicas = _table("refused_replicas", "id", "name", "version", "reason", "at")
+"""Gateways that did not start, because they could not use this database, with the time of the last attempt."""
 
 history = _table("history", "id", "owner", "session", "messages", "at")
 """The messages of conversations: one row per run of an agent, with a JSON list, so that messages of concurrent runs never interleave."""
@@ -146,12 +152,12 @@ after a sign-out. `version` increases with each change. A gateway that renews th
 TABLES: tuple[sa.TableClause, ...] = (
     locks, audit, audit_chain, sampling_use, asks, approval_rules, spent_approvals, sessions, history, tasks, task_owners, task_starts,
     task_steps, checkpoints, memories, versions, installation, api_keys, client_sessions, replicas,
-    loaded_tools, tool_definitions, oauth_grants,
+    loaded_tools, tool_definitions, oauth_grants, refused_replicas,
 )  # fmt: skip
 """All tables, except those with the version of the schema."""
 
 
-def database_clock(connection: AsyncConnection) -> sa.ColumnElement[float]:
+def database_clock(connection: AsyncConnection | sa.Connection) -> sa.ColumnElement[float]:
     """Return an SQL expression for the current time, to compare with times that other processes stored.
 
     With PostgreSQL, it is the time of the database server, because the clocks of machines differ. With SQLite, it is the time of this
