@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hmac
 import logging
-import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from importlib import import_module
@@ -43,6 +42,7 @@ from gateway.server.usage import Usages
 from gateway.server.watches import Watches
 from gateway.storage.change_feed import ChangeFeed
 from gateway.storage.records import Records
+from gateway.storage.shared_clock import shared_now
 from gateway.tasks.local_engine import LocalEngine
 from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task_engine import MakeEngine
@@ -153,7 +153,7 @@ class GatewayServer:
         """
         self.sealed = self.clients.sealed = SealedSessions(hmac.digest(self.state_key, b"session-ids", "sha256"), store, feed)
         key, version = hmac.digest(self.state_key, b"replica-channel", "sha256"), str(self.identity["version"])
-        self.replicas = Replicas(key, store, version, clock=lambda: time.time() + feed.clock_offset)
+        self.replicas = Replicas(key, store, version, clock=shared_now)
 
     def tell_configuration(self, config: Callable[[], GatewayConfig]) -> None:
         """Let `moongate doctor` show which configuration this replica uses. `config` returns the one in use."""

@@ -30,6 +30,7 @@ from gateway.protocol import INTERNAL_ERROR, RpcError
 from gateway.server.head import Head
 from gateway.server.http_responses import Refusal
 from gateway.server.replica_signature import HEADER, Signed, forwarded_headers, sign, verify
+from gateway.storage.shared_clock import shared_now
 from gateway.telemetry.sparse_log import SparseLog
 from gateway.wire.rpc_envelope import error_response
 from gateway.wire.sse import encode_event
@@ -83,7 +84,7 @@ class ReplicaStore(Protocol):
 class Replicas:
     """Knows the running replicas of this gateway, forwards requests to them, and verifies the requests that they forward."""
 
-    def __init__(self, key: bytes, store: ReplicaStore, version: str, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, key: bytes, store: ReplicaStore, version: str, clock: Callable[[], float] = shared_now) -> None:
         """`key` (32 bytes), which all replicas have, signs forwarded requests. `version` is this program's version.
 
         `clock` returns the time of the database server in seconds since the epoch, because the clocks of machines differ.

@@ -20,6 +20,7 @@ import anyio.to_thread
 from gateway.errors import StorageError
 from gateway.storage.file_names import DATABASE_FILE
 from gateway.storage.record_types import PROCESS_CHARS, AuditEntry
+from gateway.storage.shared_clock import forget_shared_clock
 from gateway.storage.state_folder import StateFolder
 
 if TYPE_CHECKING:
@@ -196,11 +197,17 @@ class Records:
             return self._opened
 
     async def _verify(self, database: Database) -> None:
-        """Check that gateways that share the database have the same installation key. If not, close the database and raise an error."""
+        """Check that gateways that share the database have the same installation key, and measure the database's clock.
+
+        If the check fails, close the database and raise an error.
+        """
+        from gateway.storage.change_feed import measure_clock
         from gateway.storage.installation import PURPOSE, verify_installation
 
         try:
             await verify_installation(database, await self.key(PURPOSE))
+            async with database.begin() as connection:
+                await measure_clock(connection)
         except BaseException:
             await database.aclose()
             raise
@@ -278,3 +285,5 @@ class Records:
             if self._opened is not None:
                 opened, self._opened = self._opened, None
                 await opened.database.aclose()
+            if self._url is not None:
+                forget_shared_clock()
