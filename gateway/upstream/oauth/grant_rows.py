@@ -219,7 +219,7 @@ class SharedGrant:
             try:
                 await database.change(sa.update(oauth_grants).where(is_own).values(holder="", held_until=0.0))
             except StorageError as error:
-                logger.warning("lease of a sign-in not returned, it ends in %g s error=%s", LEASE_SECONDS, error)
+                logger.warning("lease of sign-in not returned seconds=%g error=%s", LEASE_SECONDS, error)
 
     async def _store_soon(self, database: Database, grant: Grant) -> bool:
         """Store a grant, and try again while the database is unavailable. Return whether this gateway still held the lease."""
