@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from socket import socket
+from socket import gethostname, socket
 from typing import TYPE_CHECKING
 
 import anyio
@@ -36,6 +36,7 @@ from gateway.chat.model_access import Models
 from gateway.config.load import LoadedConfig
 from gateway.config.reload import Reloader
 from gateway.config.watch import FileWatch
+from gateway.errors import StorageError, StorageUnusable
 from gateway.gate.acceptance import Acceptance
 from gateway.gate.approvals import Approvals
 from gateway.gate.approvers import Approvers
@@ -50,6 +51,7 @@ from gateway.server.startup_snapshot import keep_answers
 from gateway.storage.change_feed import ChangeFeed
 from gateway.storage.interrupted_restore import finish_restore
 from gateway.storage.records import Records
+from gateway.storage.shared_database import SharedDatabase
 from gateway.storage.state_folder import StateFolder, state_dir
 from gateway.storage.state_use import in_use
 from gateway.tasks.engine_choice import choose_engine
@@ -158,7 +160,7 @@ class Gateway:
         records = Records(state, audit_days=kept.audit_days, url=kept.url, gateway=configuration_of(own_id))
         self._stack.push_async_callback(records.aclose)
         self.feed = ChangeFeed(records.database)
-        self.keys = await _open_keys(records, self.feed, _key_file(loaded), is_shared=kept.url is not None)
+        self.keys = await _open_keys(records, self.feed, _key_file(loaded), kept.url)
         # Until the gateway exits, audit events are stored in the gateway's database.
         self._stack.callback(audit(self.events, records))
         standing_days = config.server.standing_approval_days
@@ -179,7 +181,8 @@ class Gateway:
         client: JsonObject = {"name": config.server.name, "version": __version__}
         await self._stack.enter_async_context(hosts)
         services = InputRequestServices(self.events, records, approvals, models.resolver)
-        servers = Servers(hosts, state, services, children, own_id=own_id, client=client)
+        shared = SharedDatabase(records.database) if kept.url is not None else None
+        servers = Servers(hosts, state, services, children, own_id=own_id, client=client, shared=shared)
         status = GatewayStatus(lambda: self.inspection.sources(), lambda: self.inspection.problems()) if config.server.status_tool else None
         task_tools, disclosure = TaskTools(), Disclosure()
         own = GatewaySource(store, status, records, disclosure.tools, task_tools.tools, standing_days=standing_days)
@@ -205,6 +208,9 @@ class Gateway:
         if kept.url is not None:  # several gateways may share the database server
             self._server.share_with_replicas(records, self.feed)
             self._server.relay_of = servers.relay_of
+            disclosure.share(records, self.feed)
+            servers.share(self.feed)
+            self._server.tell_configuration(lambda: self.loaded.config)
         self._server.keep_tasks_in(records, config.tasks, task_tools, make_engine)
         tasks = self._tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
@@ -397,16 +403,23 @@ def _key_file(loaded: LoadedConfig) -> Path:
     return state_dir(loaded.config.storage.dir) / "keys.json"
 
 
-async def _open_keys(records: Records, feed: ChangeFeed, file: Path, *, is_shared: bool) -> ApiKeys:
+async def _open_keys(records: Records, feed: ChangeFeed, file: Path, url: str | None) -> ApiKeys:
     """Return the API keys: those in `file` or, if gateways share a database server, those in the database, which are loaded now.
 
     Raises:
         StorageError: The database cannot be used, or its gateways use another installation key.
     """
-    if not is_shared:
+    if url is None:
         return KeyStore(file)
     from gateway.auth.key_rows import DatabaseKeys
 
     keys = DatabaseKeys(records.database, feed)
-    await keys.start()
+    try:
+        await keys.start()
+    except StorageError as error:
+        if not (isinstance(error, StorageUnusable) and error.passes):  # the other gateways report why this one does not start
+            from gateway.storage.refused_replicas import record_refusal
+
+            await anyio.to_thread.run_sync(record_refusal, url, gethostname(), __version__, str(error))
+        raise
     return keys

@@ -2,23 +2,35 @@
 
 The tool `list_tools` finds on-demand tools; `load_tools` and `unload_tools` change the `tools/list` response of one client. The gateway
 stores the set of loaded tools in memory. A client of an MCP version with sessions has one set per session. In the sessionless version
-2026-07-28, listings must not differ by connection, so each principal has one set. Disclosure is not a permission: a tool that is not loaded
-can be called by its name, and the gate (the pipeline of policy checks) judges the call.
+2026-07-28, listings must not differ by connection, so each principal has one set. Gateways that share a database server share these sets
+(`Disclosure.share`). Disclosure is not a permission: a tool that is not loaded can be called by its name, and the gate (the pipeline of
+policy checks) judges the call.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, cast
 
 from gateway.auth.principal import Principal
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject
 from gateway.policy.decision import PASS
+from gateway.storage.change_feed import ChangeFeed
 from gateway.tools.base import Complete, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
 from gateway.tools.search import Row, WordIndex
+
+if TYPE_CHECKING:
+    from gateway.storage.loaded_tools import LoadedTools
+
+TOPIC = "loaded-tools"
+"""Topic of the change feed under which changes of the loaded tools are published."""
+
+OWN_SESSION_PREFIX = "session-"
+"""Prefix of the ids of sessions that only this process knows, so that their loaded tools are never shared."""
 
 MAX_SCOPES = 10_000
 """Maximum number of clients for which the gateway stores which on-demand tools their models have loaded.
@@ -41,6 +53,24 @@ def scope_of(session_id: str | None, principal: str) -> str:
     return f"session {session_id}" if session_id is not None else f"principal {principal}"
 
 
+class LoadedStore(Protocol):
+    """Interface of `Records`, as far as this module needs it."""
+
+    async def loaded_tools(self) -> LoadedTools:
+        """Open the database if necessary, and return the store of loaded tools. Raises `StorageError`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    names: frozenset[str] = frozenset()
+    number: int = 0
+    """Number of the change in the shared database from which the names come; 0 if they are not shared."""
+
+
+_NONE = _Loaded()
+
+
 class Disclosure:
     """Filters `tools/list` responses: on-demand tools are listed to a client only after its model has loaded them by `load_tools`.
 
@@ -50,7 +80,10 @@ class Disclosure:
     def __init__(self) -> None:
         self._tools: dict[str, GuardedTool] = {}
         self._words = WordIndex([])
-        self._loaded: OrderedDict[str, set[str]] = OrderedDict()
+        self._loaded: OrderedDict[str, _Loaded] = OrderedDict()
+        self._store: LoadedStore | None = None
+        self._seen = 0
+        """Number of the latest change in the shared database that this process has read."""
         self._listener: Callable[[str], None] = lambda _: None
         self.tools: list[Tool] = [_ListTools(self), _LoadTools(self, load=True), _LoadTools(self, load=False)]
         """The tools `list_tools`, `load_tools` and `unload_tools`, by which a model finds, adds and removes on-demand tools."""
@@ -61,6 +94,11 @@ class Disclosure:
         The callback receives the client's key, as `scope_of` returns it. It must not block or raise, and replaces an earlier callback.
         """
         self._listener = listener
+
+    def share(self, store: LoadedStore, feed: ChangeFeed) -> None:
+        """Share the loaded tools with other gateways through a database. `feed` reports the changes of all gateways."""
+        self._store = store
+        feed.subscribe(TOPIC, self._catch_up)
 
     @property
     def names(self) -> frozenset[str]:
@@ -79,12 +117,16 @@ class Disclosure:
         """
         if not self._tools:
             return entries
-        loaded = self._loaded.get(scope, frozenset[str]())
+        loaded = self._loaded.get(scope, _NONE).names
         return [entry for entry in entries if entry["name"] not in self._tools or entry["name"] in loaded]
 
     def forget(self, scope: str) -> None:
-        """Forget which on-demand tools a client has loaded, because the client is gone. `scope` is its key (`scope_of`)."""
-        self._loaded.pop(scope, None)
+        """Forget which on-demand tools a client has loaded, because the client is gone. `scope` is its key (`scope_of`).
+
+        Shared sets stay, because the client may continue its session at another gateway.
+        """
+        if not self._is_shared(scope):
+            self._loaded.pop(scope, None)
 
     def find(self, query: str, source: str | None, principal: Principal) -> list[str]:
         """Return the exposed names of on-demand tools that match `query` and that the principal may use, best match first.
@@ -106,25 +148,48 @@ class Disclosure:
             listed = tool.described(listed, principal.scopes)
         text = " ".join(str(listed["description"]).split())
         short = text if len(text) <= _MAX_SUMMARY_CHARS else f"{text[: _MAX_SUMMARY_CHARS - 1]}…"
-        return {"name": name, "description": short, "source": tool.source, "loaded": name in self._loaded.get(scope, ())}
+        return {"name": name, "description": short, "source": tool.source, "loaded": name in self._loaded.get(scope, _NONE).names}
 
-    def change(self, names: Sequence[str], scope: str, principal: Principal, *, load: bool) -> tuple[list[str], list[str]]:
+    async def change(self, names: Sequence[str], scope: str, principal: Principal, *, load: bool) -> tuple[list[str], list[str]]:
         """Load on-demand tools for a client, so that its tool list contains them, or unload them if `load` is false.
 
         If the client's list changes, the callback of `subscribe` is called. `scope` is the key of the client (`scope_of`). Returns the
-        accepted names, and the names that are unknown or that the principal may not use.
+        accepted names, and the names that are unknown or that the principal may not use. Raises `StorageError` if the sets are shared and
+        the database cannot be used; then nothing is changed.
         """
         tools = self._tools
         known = [name for name in dict.fromkeys(names) if name in tools and tools[name].admit(principal) is PASS]
-        before = self._loaded.get(scope, set[str]())
-        after = before | set(known) if load else before - set(known)
-        if after != before:
-            self._loaded[scope] = after
-            self._loaded.move_to_end(scope)
-            while len(self._loaded) > MAX_SCOPES:
-                self._loaded.popitem(last=False)
-            self._listener(scope)
+        if self._store is None or not self._is_shared(scope):
+            before = self._loaded.get(scope, _NONE).names
+            self._take(scope, _Loaded(before | set(known) if load else before - set(known)))
+        elif known:
+            row = await (await self._store.loaded_tools()).change(scope, known, load=load, keep=MAX_SCOPES, topic=TOPIC)
+            self._take(scope, _Loaded(row.tools, row.number))
         return known, [name for name in dict.fromkeys(names) if name not in known]
+
+    def _is_shared(self, scope: str) -> bool:
+        return self._store is not None and not scope.startswith(f"session {OWN_SESSION_PREFIX}")
+
+    def _take(self, scope: str, loaded: _Loaded) -> None:
+        """Use `loaded` as the set of a client, unless a later change of it is known. Call the callback of `subscribe` if it differs."""
+        before = self._loaded.get(scope, _NONE)
+        if loaded == before or loaded.number < before.number:
+            return
+        self._loaded[scope] = loaded
+        self._loaded.move_to_end(scope)
+        while len(self._loaded) > MAX_SCOPES:
+            self._loaded.popitem(last=False)
+        if loaded.names != before.names:
+            self._listener(scope)
+
+    async def _catch_up(self) -> None:
+        """Read the changes in the shared database since the last call. The change feed calls it. Raises `StorageError`."""
+        assert self._store is not None
+        store = await self._store.loaded_tools()
+        while rows := await store.changed_since(self._seen):
+            for row in rows:
+                self._take(row.client, _Loaded(row.tools, row.number))
+            self._seen = rows[-1].number
 
 
 class _ListTools:
@@ -186,7 +251,8 @@ class _LoadTools:
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         """Add the named tools to the calling client's list, or remove them. The result lists the names that cannot be loaded."""
         scope = scope_of(ctx.facts.client.session_id, ctx.facts.principal.id)
-        done, unknown = self._disclosure.change(cast("list[str]", arguments["names"]), scope, ctx.facts.on_behalf_of, load=self._load)
+        names = cast("list[str]", arguments["names"])
+        done, unknown = await self._disclosure.change(names, scope, ctx.facts.on_behalf_of, load=self._load)
         lines: list[str] = []
         if done:
             lines.append(f"{'Loaded' if self._load else 'Unloaded'}: {', '.join(done)}.")

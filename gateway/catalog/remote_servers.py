@@ -16,9 +16,13 @@ from gateway.config.models import ServerEntry, StdioServer
 from gateway.config.policies import SourcePolicy
 from gateway.config.watch import FileWatch
 from gateway.json_types import JsonObject
+from gateway.storage.change_feed import ChangeFeed
+from gateway.storage.shared_database import SharedDatabase
 from gateway.storage.state_folder import StateFolder
-from gateway.upstream.accepted_definitions import AcceptedDefinitions, accepted_mark
+from gateway.upstream.accepted_definitions import AcceptedDefinitions, DefinitionRecord, accepted_mark
 from gateway.upstream.child_processes import ChildProcesses
+from gateway.upstream.definition_rows import TOPIC as DEFINITIONS_TOPIC
+from gateway.upstream.definition_rows import SharedDefinitions
 from gateway.upstream.input_guard import InputRequestServices
 from gateway.upstream.listing_cache import ListingCache
 from gateway.upstream.pins import Pins
@@ -27,6 +31,8 @@ from gateway.upstream.source import UpstreamSource
 
 if TYPE_CHECKING:
     from gateway.upstream.credential_protocols import OwnedCredentials
+    from gateway.upstream.oauth.grant_rows import SharedGrants
+    from gateway.upstream.oauth.tokens import GrantStore
 
 
 Server = HostedSource[UpstreamSource, tuple[ServerEntry, SourcePolicy]]
@@ -45,12 +51,14 @@ class Servers(HostedTable[Server]):
         *,
         own_id: str,
         client: JsonObject,
+        shared: SharedDatabase | None = None,
     ) -> None:
         """Store the arguments.
 
         `hosts` starts and stops the sources. `state` is the folder with credentials and accepted definitions. `services` handle the
         servers' requests for input (elicitation, sampling, roots). `own_id` is the gateway's id, by which it detects that it is connected
-        to itself through other gateways. `client` is the MCP `clientInfo` that servers receive.
+        to itself through other gateways. `client` is the MCP `clientInfo` that servers receive. Gateways with a `shared` database share the
+        accepted definitions.
         """
         super().__init__(hosts)
         self._services = services
@@ -58,6 +66,12 @@ class Servers(HostedTable[Server]):
         self._children = children
         self._own_id = own_id
         self._client = client
+        self._shared = shared
+        self._grants: SharedGrants | None = None
+        if shared is not None:
+            from gateway.upstream.oauth.grant_rows import SharedGrants
+
+            self._grants = SharedGrants(shared)
         self._accepted: FileWatch | None = None
 
     @property
@@ -104,11 +118,11 @@ class Servers(HostedTable[Server]):
             self._services,
             own_id=self._own_id,
             client=self._client,
-            credentials=build_credentials(name, entry, policy, self._state),
+            credentials=build_credentials(name, entry, policy, self._state, self._grants),
             children=self._children,
         )
         source.lists.pin(pins.of(name))
-        first_use = AcceptedDefinitions(self._state.path, name, entry)
+        first_use = definition_record(name, entry, self._state, self._shared)
         await anyio.to_thread.run_sync(source.lists.recall, ListingCache(self._state.path, name, entry), first_use)
         if former is not None:
             source.succeed(former)
@@ -129,8 +143,25 @@ class Servers(HostedTable[Server]):
         """
         while self._accepted is not None:
             await self._accepted.changed()
+            await self.read_accepted()
+
+    async def read_accepted(self) -> None:
+        """Read the accepted tool definitions again, because a person accepted some."""
+        for source in self.sources:
+            await source.lists.read_pins_again()
+
+    def share(self, feed: ChangeFeed) -> None:
+        """Apply what other gateways change in the shared database: accepted tool definitions and sign-ins. `feed` reports the changes."""
+        from gateway.upstream.oauth.grant_rows import TOPIC as GRANTS_TOPIC
+
+        feed.subscribe(DEFINITIONS_TOPIC, self.read_accepted)
+        feed.subscribe(GRANTS_TOPIC, self._read_grants)
+
+    async def _read_grants(self) -> None:
+        if self._grants is not None:
+            await self._grants.load()
             for source in self.sources:
-                await source.lists.read_pins_again()
+                await source.read_tokens_again()
 
     async def start(self, servers: Sequence[Server]) -> None:
         """Start the sources of the given servers. Each source connects to its server in the background."""
@@ -138,11 +169,33 @@ class Servers(HostedTable[Server]):
             await self._hosts.start(server)
 
 
-def build_credentials(server: str, entry: ServerEntry, policy: SourcePolicy, state: StateFolder) -> OwnedCredentials | None:
+def definition_record(server: str, entry: ServerEntry, state: StateFolder, shared: SharedDatabase | None) -> DefinitionRecord:
+    """Return the recorded tool definitions of a server, which are in the state folder or, for gateways that share a database, there.
+
+    `entry` is the server's configuration entry as loaded, with absolute `cwd`.
+    """
+    own = AcceptedDefinitions(state.path, server, entry)
+    return own if shared is None else SharedDefinitions(shared, own)
+
+
+def build_credentials(
+    server: str, entry: ServerEntry, policy: SourcePolicy, state: StateFolder, grants: SharedGrants | None
+) -> OwnedCredentials | None:
     """Return the OAuth credentials of a server, or `None` if its policy has no `auth` or it is a stdio server."""
     if policy.auth is None or isinstance(entry, StdioServer):
         return None
     from gateway.upstream.oauth.credentials import OAuthCredentials
+
+    return OAuthCredentials(server, entry.url, policy.auth, grant_store(server, entry.url, state, grants))
+
+
+def grant_store(server: str, url: str, state: StateFolder, grants: SharedGrants | None) -> GrantStore:
+    """Return the stored OAuth grant for a server, which is in the state folder or, for gateways that share a database, there."""
     from gateway.upstream.oauth.tokens import TokenFile
 
-    return OAuthCredentials(server, entry.url, policy.auth, TokenFile(state, server, entry.url))
+    own = TokenFile(state, server, url)
+    if grants is None:
+        return own
+    from gateway.upstream.oauth.grant_rows import SharedGrant
+
+    return SharedGrant(grants, own)

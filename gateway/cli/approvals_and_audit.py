@@ -263,4 +263,6 @@ async def _get(records: Records, ask_id: str) -> PendingQuestion:
 
 
 def _left(ask: PendingQuestion) -> str:
-    return f"{max(0, round(ask.expires_at - time.time()))} s"
+    from gateway.storage.shared_clock import shared_now
+
+    return f"{max(0, round(ask.expires_at - shared_now()))} s"

@@ -10,13 +10,14 @@ import click
 
 from gateway.cli.common import Group, data_options, diverted_stdout, load, require_servers, run_async, state_folder_of
 from gateway.cli.output import moment, print_json, print_note, show, show_table
+from gateway.cli.shared_state import in_worker
 from gateway.json_types import JsonObject
 
 if TYPE_CHECKING:
     from gateway.config.load import LoadedConfig
     from gateway.config.policies import OutboundAuth
     from gateway.upstream.oauth.sign_in import Invitation, SignIn
-    from gateway.upstream.oauth.tokens import TokenFile
+    from gateway.upstream.oauth.tokens import GrantStore
 
 
 @click.group(cls=Group)
@@ -125,16 +126,19 @@ def _sign_in(loaded: LoadedConfig, server: str) -> SignIn:
     return SignIn(server, url, auth, _file(loaded, server, url))
 
 
-def _file(loaded: LoadedConfig, server: str, url: str) -> TokenFile:
-    from gateway.upstream.oauth.tokens import TokenFile
+def _file(loaded: LoadedConfig, server: str, url: str) -> GrantStore:
+    from gateway.catalog.remote_servers import grant_store
+    from gateway.cli.shared_state import shared_database
+    from gateway.upstream.oauth.grant_rows import SharedGrants
 
-    return TokenFile(state_folder_of(loaded), server, url)
+    shared = shared_database(loaded)
+    return grant_store(server, url, state_folder_of(loaded), SharedGrants(shared) if shared is not None else None)
 
 
 def _row(loaded: LoadedConfig, server: str) -> JsonObject:
     policy: OutboundAuth | None = loaded.config.policy(server).auth
     assert policy is not None
-    grant = _file(loaded, server, _url_of(loaded, server)).read()
+    grant = in_worker(_file(loaded, server, _url_of(loaded, server)).read)
     signed_in = grant is not None and (grant.access_token is not None or grant.refresh_token is not None)
     if policy.type == "client-credentials":
         state = "ready" if signed_in else "not used yet"

@@ -18,6 +18,7 @@ from gateway.cli.failures import CommandFailed
 from gateway.cli.output import print_json, print_text
 from gateway.config.suggest import did_you_mean
 from gateway.errors import Collision, ConfigError, ModelError, StorageError, StorageUnusable
+from gateway.json_types import JsonObject
 
 if TYPE_CHECKING:
     from gateway.cli.failures import Code
@@ -47,18 +48,24 @@ def doctor(config_path: str | None, as_json: bool) -> None:
         _show([Check("fail", "configuration", str(error), "Correct the file; `moongate schema` describes it.")], as_json=as_json)
         raise CommandFailed("The configuration cannot be used.", code="config-invalid") from None
     checks = local_checks(loaded)
-    checks += run_async(lambda: _live_checks(loaded, first))
-    _show(checks, as_json=as_json)
+    live, replicas = run_async(lambda: _live_checks(loaded, first))
+    checks += live
+    _show(checks, as_json=as_json, replicas=replicas)
     failed = [check for check in checks if check.status == "fail"]
     if failed:
         raise CommandFailed(f"{len(failed)} of {len(checks)} checks failed.", code=_code_of(failed))
 
 
-async def _live_checks(loaded: LoadedConfig, first: StartupAnswers | None) -> list[Check]:
-    """Start a gateway with its servers, run the checks that need them, and stop the gateway."""
+async def _live_checks(loaded: LoadedConfig, first: StartupAnswers | None) -> tuple[list[Check], list[JsonObject]]:
+    """Return the checks that need the database or a started gateway, and the gateways that share the database."""
+    database, replicas = await _database_checks(loaded)
+    return await _started_checks(loaded, first, database), replicas
+
+
+async def _started_checks(loaded: LoadedConfig, first: StartupAnswers | None, database: list[Check]) -> list[Check]:
+    """Start a gateway with its servers, run the checks that need them, and stop the gateway. Add the checks of the `database`."""
     from gateway.cli.hub import open_own
 
-    database = await _database_checks(loaded)
     if any(check.status == "fail" for check in database):
         loaded = _without_database(loaded)  # so that the servers are checked nevertheless
     stored = await _result_checks(loaded)
@@ -189,24 +196,28 @@ async def _script_checks(loaded: LoadedConfig) -> list[Check]:
     return checks
 
 
-async def _database_checks(loaded: LoadedConfig) -> list[Check]:
-    """Check whether the database server of `storage.url` can be used, if one is configured."""
+async def _database_checks(loaded: LoadedConfig) -> tuple[list[Check], list[JsonObject]]:
+    """Check whether the database server of `storage.url` can be used, if one is configured.
+
+    Also return the gateways that share it, as `--json` prints them.
+    """
     from gateway.cli.common import state_folder_of
+    from gateway.cli.replica_checks import read_replicas, replica_checks, replicas_json
     from gateway.storage.records import Records
 
     storage = loaded.config.storage
     if storage.url is None:
-        return []
+        return [], []
     records = Records(state_folder_of(loaded), audit_days=storage.audit_days, url=storage.url)
     try:
-        await records.database()
+        seen, refused = await read_replicas(await records.database())
     except StorageError as error:
         if isinstance(error, StorageUnusable) and error.passes:
-            return [Check("fail", "database", str(error), "Check storage.url and that the server runs.", "unreachable")]
-        return [Check("fail", "database", str(error), "")]
+            return [Check("fail", "database", str(error), "Check storage.url and that the server runs.", "unreachable")], []
+        return [Check("fail", "database", str(error), "")], []
     finally:
         await records.aclose()
-    return [Check("ok", "database", "storage.url can be used", "")]
+    return [Check("ok", "database", "storage.url can be used", ""), *replica_checks(seen, refused)], replicas_json(seen, refused)
 
 
 async def _result_checks(loaded: LoadedConfig) -> list[Check]:
@@ -265,9 +276,9 @@ async def _model_checks(own: OwnHub) -> list[Check]:
     return checks
 
 
-def _show(checks: Sequence[Check], *, as_json: bool) -> None:
+def _show(checks: Sequence[Check], *, as_json: bool, replicas: Sequence[JsonObject] = ()) -> None:
     if as_json:
-        print_json({"checks": [check.to_json() for check in checks]})
+        print_json({"checks": [check.to_json() for check in checks], "replicas": list(replicas)})
         return
     for check in checks:
         print_text(f"{check.status:<4}  {check.subject}: {check.text}", " " * 6)

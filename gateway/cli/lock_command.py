@@ -18,6 +18,7 @@ import click
 from gateway.cli.common import data_options, load, require_servers, run_async, state_folder_of, with_servers
 from gateway.cli.failures import CommandFailed
 from gateway.cli.output import clean, print_json, print_note, print_text
+from gateway.cli.shared_state import in_worker, shared_database
 from gateway.config.paths import is_bundled_config
 from gateway.config.suggest import did_you_mean
 from gateway.errors import ConfigError, NotFound, NotSent
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from gateway.config.load import LoadedConfig
     from gateway.policy.pin_check import PinChange
-    from gateway.upstream.accepted_definitions import AcceptedDefinitions
+    from gateway.upstream.accepted_definitions import DefinitionRecord
     from gateway.upstream.pins import Pins
 
 Forms = Mapping[str, JsonObject]
@@ -90,7 +91,7 @@ def lock(
     first = {} if check else _first_listings(loaded, pins)
     wanted = sorted({name.partition("/")[0] for name in accepted}) if accepted else list(servers)
     if not wanted:
-        known = {*pins.servers, *(name for name, record in first.items() if diff and record.read() is not None)}
+        known = {*pins.servers, *(name for name, record in first.items() if diff and in_worker(record.read) is not None)}
         wanted = [name for name in loaded.config.mcp_servers if name in known] if comparing else list(loaded.config.mcp_servers)
     for text in _floating(loaded, wanted):
         print_note(text)
@@ -127,16 +128,16 @@ def _lock_file(loaded: LoadedConfig, *, is_written: bool) -> Path:
     return path
 
 
-def _first_listings(loaded: LoadedConfig, pins: Pins) -> dict[str, AcceptedDefinitions]:
+def _first_listings(loaded: LoadedConfig, pins: Pins) -> dict[str, DefinitionRecord]:
     """Return, for each server outside the lock file, the record of the tool definitions that it listed first.
 
     Without pins, the server's current tools are compared with this record.
     """
-    from gateway.upstream.accepted_definitions import AcceptedDefinitions
+    from gateway.catalog.remote_servers import definition_record
 
-    folder = state_folder_of(loaded).path
+    state, shared = state_folder_of(loaded), shared_database(loaded)
     servers = loaded.config.mcp_servers.items()
-    return {name: AcceptedDefinitions(folder, name, loaded.located(entry)) for name, entry in servers if name not in pins.servers}
+    return {name: definition_record(name, loaded.located(entry), state, shared) for name, entry in servers if name not in pins.servers}
 
 
 def _floating(loaded: LoadedConfig, wanted: Sequence[str]) -> list[str]:
@@ -189,10 +190,10 @@ async def _listed(loaded: LoadedConfig, names: Sequence[str]) -> dict[str, dict[
         return {name: forms_of(definitions[name]) for name in names}
 
 
-def _found(server: str, listed: Forms, pins: Pins, first: Mapping[str, AcceptedDefinitions]) -> list[Difference]:
+def _found(server: str, listed: Forms, pins: Pins, first: Mapping[str, DefinitionRecord]) -> list[Difference]:
     """Return the differences between a server's tools and its pins or, without pins, the definitions that the server listed first."""
     if server in first:
-        return _differences(server, first[server].read() or {}, listed, first_use=True)
+        return _differences(server, in_worker(first[server].read) or {}, listed, first_use=True)
     return _differences(server, pins.servers.get(server, {}), listed)
 
 
@@ -232,15 +233,15 @@ def _lines(form: JsonMapping | None) -> list[str]:
     return json.dumps(form, indent=2, ensure_ascii=True).splitlines() if form is not None else []
 
 
-def _accept_first(first: Mapping[str, AcceptedDefinitions], listed: Mapping[str, Forms], accepted: Sequence[str]) -> list[Difference]:
+def _accept_first(first: Mapping[str, DefinitionRecord], listed: Mapping[str, Forms], accepted: Sequence[str]) -> list[Difference]:
     """Accept the current tools of servers that are not in the lock file. Return the accepted differences."""
     found: list[Difference] = []
     for name, forms in listed.items():
         if name in first:
             tools = _tools_of(name, accepted)
-            differences = _differences(name, first[name].read() or {}, forms, first_use=True)
+            differences = _differences(name, in_worker(first[name].read) or {}, forms, first_use=True)
             found += [difference for difference in differences if not tools or difference.tool in tools]
-            first[name].accept(partial(_accepted, name, forms, tools))
+            in_worker(partial(first[name].accept, partial(_accepted, name, forms, tools)))
     return found
 
 

@@ -45,6 +45,7 @@ from gateway.policy.framing import shown
 from gateway.storage.database_retry import until_stored
 from gateway.storage.record_types import ApprovalRule, PendingQuestion, QuestionState
 from gateway.storage.records import Records
+from gateway.storage.shared_clock import shared_now
 from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import InputRequired, ToolOutcome
 from gateway.tools.context import CallContext
@@ -289,7 +290,7 @@ class Approvals:
 
     async def _keep_rule(self, question: Question, ctx: CallContext, *, with_arguments: bool, made_by: str) -> None:
         assert self._records is not None
-        now = time.time()
+        now = shared_now()
         rule = ApprovalRule(
             id=secrets.token_hex(5),
             principal=ctx.facts.principal.id,
@@ -452,7 +453,7 @@ def _span(seconds: float) -> str:
 
 def _entry(question: Question, ctx: CallContext, by: ApprovalBy, form: JsonObject | None) -> PendingQuestion:
     """Return the database record of a new question that a person must answer. `form` is the JSON Schema if it is a workflow's form."""
-    now = time.time()
+    now = shared_now()
     return PendingQuestion(
         id=secrets.token_hex(5),
         kind=question.kind,

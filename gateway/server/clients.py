@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
 from gateway.auth.principal import LOCAL, Principal
-from gateway.catalog.disclosure import scope_of
+from gateway.catalog.disclosure import OWN_SESSION_PREFIX, scope_of
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.metadata import request_meta
 from gateway.protocol import LOG_LEVEL_META_KEY, MODERN_PROTOCOL_VERSIONS
 from gateway.server.request_presence import PRESENCE_SCOPE_KEY, RequestPresence
+from gateway.server.session_table import name_of
 from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext, CallPorts, LateClock
 from gateway.tools.ports import Caller, ClientProfile, LogLevel, Presence
@@ -182,7 +183,7 @@ class Clients:
             wire_id = connection.session_id or ""
             inherit = self._moving.pop(wire_id, None)
             if inherit is None:
-                known = LegacySession(legacy_profile(ctx, self._next_id()), connection, opened_by=principal_of(ctx).id)
+                known = LegacySession(legacy_profile(ctx, name_of(wire_id) or self._next_id()), connection, opened_by=principal_of(ctx).id)
             else:
                 known = self._fast.pop(wire_id)
                 inherit(connection)
@@ -237,7 +238,7 @@ class Clients:
         `wire_id` is the `Mcp-Session-Id`, which is empty over stdio. `declared` is what the request declares about the client. `channel`
         sends notifications to the client. `idle_seconds` is the idle timeout.
         """
-        profile = dataclasses.replace(declared, session_id=self._next_id())
+        profile = dataclasses.replace(declared, session_id=name_of(wire_id) or self._next_id())
         session = LegacySession(
             profile, channel, wire_id=wire_id, opened_by=principal.id, seen=time.monotonic(), idle_seconds=idle_seconds, is_here=False
         )
@@ -272,8 +273,9 @@ class Clients:
             self._recorded(ctx)
 
     def _next_id(self) -> str:
+        """Return an id for a session that no other replica can continue. The id of other sessions is the name in their `Mcp-Session-Id`."""
         self._count += 1
-        return f"session-{self._count}"
+        return f"{OWN_SESSION_PREFIX}{self._count}"
 
     def scope(self, ctx: RequestContext) -> str:
         """Return the key under which the catalog stores the on-demand tools (listed only when loaded) that a request's client has loaded.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hmac
 import logging
-import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from importlib import import_module
@@ -22,7 +21,7 @@ from gateway.auth.principal import LOCAL, Principal
 from gateway.catalog import Catalog
 from gateway.catalog.disclosure import scope_of
 from gateway.catalog.skill_catalog import SkillCatalog
-from gateway.config.models import TaskSettings
+from gateway.config.models import GatewayConfig, TaskSettings
 from gateway.errors import StorageError
 from gateway.json_types import JsonObject
 from gateway.protocol import SKILLS_EXTENSION, TASKS_EXTENSION
@@ -36,6 +35,7 @@ from gateway.server.fast_path.plain_answers import PlainAnswers
 from gateway.server.listings import Listings
 from gateway.server.owned_servers import Relays
 from gateway.server.parked import ParkedCalls
+from gateway.server.replica_configuration import configuration_digest
 from gateway.server.replicas import Replicas, ReplicaStore
 from gateway.server.sealed_sessions import SealedSessions, SessionStore
 from gateway.server.task_calls import CurrentCaller, TaskHandler
@@ -43,6 +43,7 @@ from gateway.server.usage import Usages
 from gateway.server.watches import Watches
 from gateway.storage.change_feed import ChangeFeed
 from gateway.storage.records import Records
+from gateway.storage.shared_clock import shared_now
 from gateway.tasks.local_engine import LocalEngine
 from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task_engine import MakeEngine
@@ -155,7 +156,21 @@ class GatewayServer:
         """
         self.sealed = self.clients.sealed = SealedSessions(hmac.digest(self.state_key, b"session-ids", "sha256"), store, feed)
         key, version = hmac.digest(self.state_key, b"replica-channel", "sha256"), str(self.identity["version"])
-        self.replicas = Replicas(key, store, version, clock=lambda: time.time() + feed.clock_offset)
+        self.replicas = Replicas(key, store, version, clock=shared_now)
+
+    def tell_configuration(self, config: Callable[[], GatewayConfig]) -> None:
+        """Let `moongate doctor` show which configuration this replica uses. `config` returns the one in use."""
+        key = hmac.digest(self.state_key, b"configuration", "sha256")
+        known: list[tuple[GatewayConfig, str]] = []
+
+        def digest() -> str:
+            current = config()
+            if not known or known[0][0] is not current:
+                known[:] = [(current, configuration_digest(key, current))]
+            return known[0][1]
+
+        if self.replicas is not None:
+            self.replicas.configuration = digest
 
     def context_of(self, session: LegacySession) -> CallContext | None:
         """Return the context in which the gateway itself acts for a 2025 session; `None` if the key of its caller is no longer valid."""

@@ -19,6 +19,7 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import anyio
@@ -29,6 +30,7 @@ from gateway.protocol import INTERNAL_ERROR, RpcError
 from gateway.server.head import Head
 from gateway.server.http_responses import Refusal
 from gateway.server.replica_signature import HEADER, SERVER_SCHEME, Signed, forwarded_headers, sign, verify
+from gateway.storage.shared_clock import shared_now
 from gateway.telemetry.sparse_log import SparseLog
 from gateway.wire.message_sizes import MAX_MESSAGE_BYTES
 from gateway.wire.rpc_envelope import error_response
@@ -83,7 +85,7 @@ class ReplicaStore(Protocol):
 class Replicas:
     """Knows the running replicas of this gateway, forwards requests to them, and verifies the requests that they forward."""
 
-    def __init__(self, key: bytes, store: ReplicaStore, version: str, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, key: bytes, store: ReplicaStore, version: str, clock: Callable[[], float] = shared_now) -> None:
         """`key` (32 bytes), which all replicas have, signs forwarded requests. `version` is this program's version.
 
         `clock` returns the time of the database server in seconds since the epoch, because the clocks of machines differ.
@@ -94,6 +96,8 @@ class Replicas:
         self._key = key
         self._store = store
         self._version = version
+        self.configuration: Callable[[], str] = lambda: ""
+        """Returns a digest of the configuration in use, which `moongate doctor` shows for each replica."""
         self._peers: dict[str, ReplicaRow] = {}
         self._seen_at = self._looked_at = float("-inf")
         """Monotonic times of the last successful read of the peers, and of the last attempt."""
@@ -131,7 +135,7 @@ class Replicas:
         """
         from gateway.storage.replica_rows import ReplicaRow
 
-        self._own = ReplicaRow(self.id, address, path, self._version)
+        self._own = ReplicaRow(self.id, address, path, self._version, socket.gethostname())
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._keep_renewed, self._own)
             yield
@@ -145,6 +149,7 @@ class Replicas:
         async with self._renewing:
             at = self._looked_at = time.monotonic()
             try:
+                own = replace(own, configuration=self.configuration())
                 rows = await (await self._store.replicas()).renew(own, LIVE_SECONDS)
                 self._note({row.id: row for row in rows if row.id != self.id}, at)
             except StorageError as error:

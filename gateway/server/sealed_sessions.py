@@ -16,7 +16,6 @@ import base64
 import binascii
 import logging
 import secrets
-import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -26,6 +25,7 @@ from gateway.errors import StorageError
 from gateway.server.clients import DEFAULT_LOG_LEVEL, LegacySession
 from gateway.server.session_table import NAME_LENGTH, SEALED_PREFIX, name_of
 from gateway.storage.change_feed import ChangeFeed
+from gateway.storage.shared_clock import shared_now
 from gateway.telemetry.sparse_log import SparseLog
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class SealedSessions:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         nonce = secrets.token_bytes(_NONCE_BYTES)
-        plain = int(time.time()).to_bytes(8, "big") + body
+        plain = int(shared_now()).to_bytes(8, "big") + body
         sealed = AESGCM(self._key).encrypt(nonce, plain, principal.encode())
         wire_id = SEALED_PREFIX + _encode(nonce) + _encode(sealed)
         return wire_id if len(wire_id) <= MAX_ID else ""
@@ -105,7 +105,7 @@ class SealedSessions:
             plain = AESGCM(self._key).decrypt(nonce, sealed, principal.encode())
         except (InvalidTag, ValueError, binascii.Error):
             return None
-        age = time.time() - int.from_bytes(plain[:8], "big")
+        age = shared_now() - int.from_bytes(plain[:8], "big")
         return plain[8:] if -SKEW_SECONDS <= age < SEALED_SECONDS + SKEW_SECONDS else None
 
     def was_ended(self, wire_id: str) -> bool:
@@ -152,7 +152,7 @@ class SealedSessions:
     async def _put(self, wire_id: str, level: str, watched: tuple[str, ...], *, is_ended: bool = False) -> None:
         from gateway.storage.client_sessions import ClientSessionRow
 
-        now = time.time()
+        now = shared_now()
         until = now + SEALED_SECONDS + 2 * SKEW_SECONDS
         row = ClientSessionRow(name_of(wire_id), level, watched, is_ended)
         await (await self._store.client_sessions()).put(row, until=until, now=now, topic=TOPIC)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -22,6 +21,7 @@ from gateway.json_types import JsonObject
 from gateway.storage.engine import Database, storable
 from gateway.storage.history_rows import add_messages, load_messages, to_text
 from gateway.storage.record_types import StoredSession
+from gateway.storage.shared_clock import shared_now
 from gateway.storage.tables import history, of_gateway, sessions
 
 HOLD_SECONDS = 6.0
@@ -80,7 +80,7 @@ class Sessions:
             NotFound: The session is unknown, expired, or belongs to another principal.
             StorageError: The database is unavailable, or the session is damaged or too large.
         """
-        now, holder = time.time(), secrets.token_hex(8)
+        now, holder = shared_now(), secrets.token_hex(8)
         mine = self._mine(session_id, principal, now)
         # Without the second condition, a reservation could last very long after the clock was set back.
         free = (sessions.c.held_until <= now) | (sessions.c.held_until > now + 2 * HOLD_SECONDS)
@@ -101,7 +101,7 @@ class Sessions:
 
     async def renew(self, held: HeldSession) -> None:
         """Extend the reservation of a session for its call by `HOLD_SECONDS` from now. Raises `StorageError`."""
-        await self._database.change(sa.update(sessions).where(_held_by(held)).values(held_until=time.time() + HOLD_SECONDS))
+        await self._database.change(sa.update(sessions).where(_held_by(held)).values(held_until=shared_now() + HOLD_SECONDS))
 
     async def release(self, held: HeldSession) -> None:
         """End the reservation of a session, so that other calls can use it. Raises `StorageError`."""
@@ -114,7 +114,7 @@ class Sessions:
             StorageError: The database is unavailable, the messages or the state are not JSON, or the session was deleted or taken by
                 another call.
         """
-        now = time.time()
+        now = shared_now()
         text = to_text(state, f"the state of session {held.id!r}")
         async with self._database.begin() as connection:
             values: dict[str, Any] = {"state": text, "used_at": now, "expires_at": now + ttl_seconds}
@@ -147,7 +147,7 @@ class Sessions:
             StorageError: The database is unavailable, or the session is damaged or too large.
         """
         async with self._database.begin() as connection:
-            query = sa.select(sessions).where(self._mine(session_id, principal, time.time()))
+            query = sa.select(sessions).where(self._mine(session_id, principal, shared_now()))
             row = (await connection.execute(query)).mappings().one_or_none()
             if row is None:
                 raise unknown_session(session_id)
@@ -161,7 +161,7 @@ class Sessions:
             StorageError: The database is unavailable.
         """
         async with self._database.begin() as connection:
-            gone = await connection.execute(sa.delete(sessions).where(self._mine(session_id, principal, time.time())))
+            gone = await connection.execute(sa.delete(sessions).where(self._mine(session_id, principal, shared_now())))
             if not gone.rowcount:
                 raise unknown_session(session_id)
             await _forget(connection, principal, session_id)
@@ -184,7 +184,7 @@ def _held_by(held: HeldSession) -> sa.ColumnElement[bool]:
 
 async def _sweep(connection: AsyncConnection) -> None:
     """Delete expired sessions, except those in which a call is running."""
-    now = time.time()
+    now = shared_now()
     over = (sessions.c.expires_at <= now) & (sessions.c.held_until <= now)
     rows = (await connection.execute(sa.select(sessions.c.id, sessions.c.principal).where(over))).all()
     for session_id, principal in rows:
@@ -206,5 +206,5 @@ def _state_of(row: Mapping[Any, Any]) -> JsonObject:
 def _to_session(row: Mapping[Any, Any]) -> StoredSession:
     return StoredSession(
         id=row["id"], principal=row["principal"], agent=row["agent"], turns=row["turns"], created_at=row["created_at"],
-        used_at=row["used_at"], expires_at=row["expires_at"], is_busy=row["held_until"] > time.time(),
+        used_at=row["used_at"], expires_at=row["expires_at"], is_busy=row["held_until"] > shared_now(),
     )  # fmt: skip

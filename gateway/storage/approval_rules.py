@@ -9,7 +9,6 @@ servers. (Gateways that share a database server share their rules, which have no
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -18,6 +17,7 @@ import sqlalchemy as sa
 
 from gateway.storage.engine import Database
 from gateway.storage.record_types import ApprovalRule
+from gateway.storage.shared_clock import shared_now
 from gateway.storage.tables import approval_rules as rules
 from gateway.storage.tables import locks
 
@@ -48,7 +48,7 @@ class ApprovalRules:
         same = own_rows & (rules.c.source == rule.source) & (rules.c.name == rule.name) & (rules.c.arguments == rule.arguments)
         async with self._database.begin() as connection:
             await connection.execute(sa.select(locks).where(locks.c.name == "asks").with_for_update())
-            await connection.execute(sa.delete(rules).where(same | (rules.c.expires_at <= time.time())))
+            await connection.execute(sa.delete(rules).where(same | (rules.c.expires_at <= shared_now())))
             newest = sa.select(rules.c.id).where(own_rows).order_by(rules.c.created_at.desc()).limit(MAX_PER_PRINCIPAL - 1)
             kept = (await connection.execute(newest)).scalars().all()
             await connection.execute(sa.delete(rules).where(own_rows & rules.c.id.not_in(kept)))
@@ -60,7 +60,7 @@ class ApprovalRules:
         `arguments` is the digest of the call's arguments. A rule for any arguments takes precedence. Raises `StorageError`.
         """
         tool = (rules.c.principal == principal) & (rules.c.source == source) & (rules.c.name == name) & (rules.c.gateway == self._gateway)
-        fits = tool & rules.c.arguments.in_(("", arguments)) & (rules.c.expires_at > time.time()) & (rules.c.made_by != "")
+        fits = tool & rules.c.arguments.in_(("", arguments)) & (rules.c.expires_at > shared_now()) & (rules.c.made_by != "")
         found = await self._database.rows(sa.select(rules).where(fits).order_by(rules.c.arguments).limit(1))
         return _to_rule(found[0]) if found else None
 
@@ -69,7 +69,7 @@ class ApprovalRules:
 
         Rules that an earlier version of Moongate stored are listed too, although they no longer approve calls.
         """
-        shown = rules.c.gateway.in_(("", self._gateway)) & (rules.c.expires_at > time.time())
+        shown = rules.c.gateway.in_(("", self._gateway)) & (rules.c.expires_at > shared_now())
         held = sa.select(rules).where(shown).order_by(rules.c.created_at, rules.c.id)
         return [_to_rule(row) for row in await self._database.rows(held)]
 

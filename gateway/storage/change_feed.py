@@ -17,7 +17,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from gateway.errors import GatewayError, StorageUnusable
+from gateway.storage.shared_clock import note_shared_clock
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection as ServerConnection
@@ -58,7 +59,9 @@ RETRY_SECONDS = 0.25
 MAX_RETRY_SECONDS = 2.0
 """Maximum seconds between two attempts to reconnect."""
 
-_NUMBERS = "SELECT name, number FROM versions"
+_FILE_NUMBERS_AND_CLOCK = (
+    "SELECT (julianday('now') - 2440587.5) * 86400.0, name, number FROM (SELECT 1) AS always LEFT JOIN versions ON true"
+)
 _NUMBERS_AND_CLOCK = (
     "SELECT extract(epoch FROM clock_timestamp())::float8, name, number FROM (SELECT 1) AS always LEFT JOIN versions ON true"
 )
@@ -180,12 +183,9 @@ class ChangeFeed:
 
     async def read_clock(self, connection: AsyncConnection) -> float:
         """Return the time of the database server's clock in seconds since the epoch, and measure `clock_offset`."""
-        if connection.dialect.name != "postgresql":
-            return time.time()
-        before, start = time.time(), time.monotonic()
-        found = await connection.exec_driver_sql("SELECT extract(epoch FROM clock_timestamp())::float8")
-        now = float(found.scalar_one())
-        self.clock_offset = now - before - (time.monotonic() - start) / 2
+        before = time.time()
+        now, took = await measure_clock(connection)
+        self.clock_offset = now - before - took / 2
         return now
 
     async def run(self) -> None:
@@ -226,6 +226,19 @@ class ChangeFeed:
             subscription.note((generation, look.numbers.get(subscription.topic, 0)), look.at)
 
 
+async def measure_clock(connection: AsyncConnection) -> tuple[float, float]:
+    """Read the database's clock, and use it as the shared clock (`shared_clock`). Return its time, and the seconds that the read took."""
+    import sqlalchemy as sa
+
+    from gateway.storage.tables import database_clock
+
+    start = time.monotonic()
+    now = float((await connection.execute(sa.select(database_clock(connection)))).scalar_one())
+    took = time.monotonic() - start
+    note_shared_clock(now, start + took / 2)
+    return now, took
+
+
 async def publish_in(connection: AsyncConnection, topic: str) -> None:
     """Publish a change of `topic` in the open transaction that changes the data. Call it last: it locks the topic until the commit.
 
@@ -242,6 +255,13 @@ async def publish_in(connection: AsyncConnection, topic: str) -> None:
 def _fault(error: Exception) -> Exception | None:
     """Return the error if its traceback belongs in the log, because it is not one of the gateway's errors."""
     return None if isinstance(error, GatewayError) else error
+
+
+def _to_look(rows: Sequence[Any], at: float, local: float) -> _Look:
+    """Return what a read returned that began at the monotonic time `at` and at the time `local` of this machine's clock."""
+    half = (time.monotonic() - at) / 2
+    note_shared_clock(rows[0][0], at + half)
+    return _Look(at, {name: number for _, name, number in rows if name is not None}, rows[0][0] - local - half)
 
 
 @contextmanager
@@ -294,18 +314,18 @@ class _FileWatch:
 
     async def look(self) -> _Look:
         """Read the numbers of all topics. Raises `StorageUnusable`."""
-        at = time.monotonic()
-        return _Look(at, await anyio.to_thread.run_sync(self._read), 0.0)
+        return _to_look(*await anyio.to_thread.run_sync(self._read))
 
     async def wait(self) -> None:
         """Wait until the next read is due."""
         await anyio.sleep(FILE_LOOK_SECONDS)
 
-    def _read(self) -> dict[str, int]:
+    def _read(self) -> tuple[list[Any], float, float]:
         import sqlite3
 
+        at, local = time.monotonic(), time.time()
         try:
-            return dict(self._raw.execute(_NUMBERS).fetchall())
+            return self._raw.execute(_FILE_NUMBERS_AND_CLOCK).fetchall(), at, local
         except sqlite3.Error as error:
             raise StorageUnusable(f"The database {str(self._path)!r} cannot be read: {error}.") from None
 
@@ -345,8 +365,7 @@ class _ServerWatch:
         at, local = time.monotonic(), time.time()
         with _failures(), anyio.fail_after(ANSWER_SECONDS):
             rows = await (await self._connection.execute(_NUMBERS_AND_CLOCK)).fetchall()
-        offset = rows[0][0] - local - (time.monotonic() - at) / 2
-        return _Look(at, {name: number for _, name, number in rows if name is not None}, offset)
+        return _to_look(rows, at, local)
 
     async def wait(self) -> None:
         """Wait for a notification, for at most `LOOK_SECONDS`. Raises `StorageUnusable`."""

@@ -167,13 +167,31 @@ _SERVER_LEASES = """
 CREATE TABLE server_leases (server TEXT PRIMARY KEY, owner TEXT NOT NULL, epoch INTEGER NOT NULL, until {float} NOT NULL);
 """
 
+_SHARED_STATE = """
+CREATE TABLE loaded_tools (client TEXT PRIMARY KEY, number INTEGER NOT NULL, tools TEXT NOT NULL);
+CREATE INDEX loaded_tools_number ON loaded_tools (number);
+INSERT INTO loaded_tools (client, number, tools) VALUES ('', 0, '[]');
+CREATE TABLE tool_definitions (server TEXT NOT NULL, tool TEXT NOT NULL, definition TEXT NOT NULL, at {float} NOT NULL,
+    PRIMARY KEY (server, tool));
+CREATE TABLE oauth_grants (id TEXT PRIMARY KEY, version INTEGER NOT NULL, sealed TEXT NOT NULL, holder TEXT NOT NULL,
+    held_until {float} NOT NULL);
+ALTER TABLE replicas ADD COLUMN name TEXT NOT NULL DEFAULT '';
+ALTER TABLE replicas ADD COLUMN configuration TEXT NOT NULL DEFAULT '';
+ALTER TABLE replicas ADD COLUMN lease {float} NOT NULL DEFAULT 4;
+CREATE TABLE refused_replicas (id TEXT PRIMARY KEY, name TEXT NOT NULL, version TEXT NOT NULL, reason TEXT NOT NULL, at {float} NOT NULL);
+"""
+
 _BASE = (
     _FIRST, _SESSIONS, _TASKS, _RULES, _CHECKPOINTS, _QUEUES, _QUESTIONS, _OWNERS, _KEYS, _APPROVERS, _DEATHS, _GATEWAYS,
     _RULES_OF_GATEWAYS, _STATE_OF_GATEWAYS, _REPLICAS, _CLIENT_SESSIONS,
 )  # fmt: skip
 """Steps from the time when a program refused every later schema. No earlier program uses the database after them."""
 
-STEPS: tuple[Step, ...] = (*(Step(sql, oldest=number) for number, sql in enumerate(_BASE, 1)), Step(_SERVER_LEASES, oldest=len(_BASE)))
+STEPS: tuple[Step, ...] = (
+    *(Step(sql, oldest=number) for number, sql in enumerate(_BASE, 1)),
+    Step(_SERVER_LEASES, oldest=len(_BASE)),
+    Step(_SHARED_STATE, oldest=len(_BASE)),
+)
 """All migration steps. Step n (from 1) migrates from schema version n - 1 to n. Append further steps; never change one."""
 
 _WORDS = {

@@ -7,7 +7,6 @@ A question is `open` until it is approved, denied, answered, withdrawn by the wa
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -18,6 +17,7 @@ from gateway.errors import PolicyDenied
 from gateway.json_types import JsonObject
 from gateway.storage.engine import Database
 from gateway.storage.record_types import PendingQuestion, QuestionState
+from gateway.storage.shared_clock import shared_now
 from gateway.storage.tables import asks, locks
 from gateway.storage.tables import spent_approvals as spent
 
@@ -43,7 +43,7 @@ class PendingQuestions:
             PolicyDenied: The principal already has `MAX_OPEN_PER_PRINCIPAL` open questions.
             StorageError: The database is unavailable.
         """
-        now = time.time()
+        now = shared_now()
         own_rows = (asks.c.principal == ask.principal) & (asks.c.state == "open") & (asks.c.expires_at > now)
         async with self._database.begin() as connection:
             await connection.execute(sa.select(locks).where(locks.c.name == "asks").with_for_update())
@@ -81,7 +81,7 @@ class PendingQuestions:
         Raises:
             StorageError: The database is unavailable.
         """
-        here = (asks.c.id == ask_id) & (asks.c.state == before) & (asks.c.expires_at > time.time())
+        here = (asks.c.id == ask_id) & (asks.c.state == before) & (asks.c.expires_at > shared_now())
         changed = {"state": after} if decided_by is None else {"state": after, "decided_by": decided_by}
         return bool(await self._database.change(sa.update(asks).where(here).values(**changed)))
 
@@ -93,7 +93,7 @@ class PendingQuestions:
         Raises:
             StorageError: The database is unavailable.
         """
-        now = time.time()
+        now = shared_now()
         async with self._database.begin() as connection:
             await connection.execute(sa.select(locks).where(locks.c.name == "asks").with_for_update())
             await connection.execute(sa.delete(spent).where(spent.c.until <= now))
@@ -104,7 +104,7 @@ class PendingQuestions:
 
     async def answer(self, ask_id: str, answer: JsonObject) -> bool:
         """Store the answer to an open question that has a form; return `False` if it is not open or has expired. Raises `StorageError`."""
-        here = (asks.c.id == ask_id) & (asks.c.state == "open") & (asks.c.expires_at > time.time())
+        here = (asks.c.id == ask_id) & (asks.c.state == "open") & (asks.c.expires_at > shared_now())
         changed = {"state": "answered", "answer": json.dumps(answer)}
         return bool(await self._database.change(sa.update(asks).where(here).values(**changed)))
 
@@ -120,7 +120,7 @@ def _to_ask(row: Mapping[Any, Any]) -> PendingQuestion:
     values["by"] = values.pop("approver")
     for key in ("form", "answer"):
         values[key] = json.loads(values[key]) if values[key] else None
-    if (values["state"] in ("open", "answered") or values["state"].startswith("approved")) and values["expires_at"] <= time.time():
+    if (values["state"] in ("open", "answered") or values["state"].startswith("approved")) and values["expires_at"] <= shared_now():
         values["state"] = "expired"
     return PendingQuestion(**values)
 

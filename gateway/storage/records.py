@@ -20,6 +20,7 @@ import anyio.to_thread
 from gateway.errors import StorageError
 from gateway.storage.file_names import DATABASE_FILE
 from gateway.storage.record_types import PROCESS_CHARS, AuditEntry
+from gateway.storage.shared_clock import forget_shared_clock
 from gateway.storage.state_folder import StateFolder
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from gateway.storage.audit import AuditLog
     from gateway.storage.client_sessions import ClientSessions
     from gateway.storage.engine import Database
+    from gateway.storage.loaded_tools import LoadedTools
     from gateway.storage.pending_questions import PendingQuestions
     from gateway.storage.replica_rows import ReplicaRows
     from gateway.storage.sampling_use import SamplingUse
@@ -135,6 +137,12 @@ class Records:
             self._client_sessions = ClientSessions(database)
         return self._client_sessions
 
+    async def loaded_tools(self) -> LoadedTools:
+        """Open the database if necessary, and return the store of the on-demand tools that clients have loaded. Raises `StorageError`."""
+        from gateway.storage.loaded_tools import LoadedTools
+
+        return LoadedTools((await self._open()).database)
+
     async def replicas(self) -> ReplicaRows:
         """Open the database if necessary, and return the table of running replicas. Raises `StorageError`."""
         from gateway.storage.replica_rows import ReplicaRows
@@ -200,11 +208,17 @@ class Records:
             return self._opened
 
     async def _verify(self, database: Database) -> None:
-        """Check that gateways that share the database have the same installation key. If not, close the database and raise an error."""
+        """Check that gateways that share the database have the same installation key, and measure the database's clock.
+
+        If the check fails, close the database and raise an error.
+        """
+        from gateway.storage.change_feed import measure_clock
         from gateway.storage.installation import PURPOSE, verify_installation
 
         try:
             await verify_installation(database, await self.key(PURPOSE))
+            async with database.begin() as connection:
+                await measure_clock(connection)
         except BaseException:
             await database.aclose()
             raise
@@ -282,3 +296,5 @@ class Records:
             if self._opened is not None:
                 opened, self._opened = self._opened, None
                 await opened.database.aclose()
+            if self._url is not None:
+                forget_shared_clock()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
 import sqlalchemy as sa
 
 from gateway.storage.engine import Database
+from gateway.storage.shared_clock import shared_now
 from gateway.storage.tables import locks, of_gateway, sampling_use
 
 
@@ -24,7 +23,7 @@ class SamplingUse:
         If that number is below `limit`, the present request is stored too, so that later calls count it. Counting and storing are one
         transaction, so that concurrent processes never exceed the limit. Raises `StorageError`.
         """
-        now = time.time()
+        now = shared_now()
         own_rows = (sampling_use.c.server == server) & (sampling_use.c.principal == principal) & of_gateway(sampling_use, self._gateway)
         # Rows have a time in the future if the clock was set back. Without the second condition they would never expire.
         outside = (sampling_use.c.at <= now - window_seconds) | (sampling_use.c.at > now + window_seconds)

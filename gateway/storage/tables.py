@@ -5,8 +5,6 @@ All times are in seconds since the epoch.
 
 from __future__ import annotations
 
-import time
-
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -75,8 +73,14 @@ client_sessions = _table("client_sessions", "name", "number", "log_level", "watc
 name has the number of the latest change.
 """
 
-replicas = _table("replicas", "id", "address", "path", "version", "until")
-"""The running replicas of a gateway, and the addresses at which they reach each other. After the time `until`, a replica is dead."""
+replicas = _table("replicas", "id", "address", "path", "version", "until", "name", "configuration", "lease")
+"""The replicas of a gateway, and the addresses at which they reach each other. After the time `until`, a replica is dead.
+
+`name` is the name of its machine, and `configuration` a digest. `lease` is the number of seconds by which it last extended `until`.
+"""
+
+refused_replicas = _table("refused_replicas", "id", "name", "version", "reason", "at")
+"""Gateways that did not start, because they could not use this database, with the time of the last attempt."""
 
 server_leases = _table("server_leases", "server", "owner", "epoch", "until")
 """Leases: which replica runs the process of a stdio server with `single: true`. `epoch` numbers the leases of a server.
@@ -131,23 +135,43 @@ api_keys = _table("api_keys", "id", "name", "digest", "scopes", "created_at", "e
 `revoked_at` is 0 while the key is not revoked. The rows of revoked keys remain, so that importing a key file again revives no key.
 """
 
+loaded_tools = _table("loaded_tools", "client", "number", "tools")
+"""The on-demand tools that clients of replicas have loaded, one row per client. `tools` is a JSON list of names.
+
+`number` increases with each change of a row. The row with an empty client has the number of the latest change.
+"""
+
+tool_definitions = _table("tool_definitions", "server", "tool", "definition", "at")
+"""The definitions of remote servers' tools as first listed, or as a person last accepted them, for gateways that share a database server.
+
+`server` is the server's name and a digest of its configuration entry, and `definition` is JSON.
+"""
+
+oauth_grants = _table("oauth_grants", "id", "version", "sealed", "holder", "held_until")
+"""The OAuth grants (registration and tokens) for remote servers, for gateways that share a database server.
+
+`id` is a digest of the server, its URL and the owner, and `sealed` is the encrypted grant as base64: empty if there is none, for example
+after a sign-out. `version` increases with each change. A gateway that renews the tokens holds the row until `held_until`, under a random id
+(`holder`).
+"""
+
 TABLES: tuple[sa.TableClause, ...] = (
     locks, audit, audit_chain, sampling_use, asks, approval_rules, spent_approvals, sessions, history, tasks, task_owners, task_starts,
     task_steps, checkpoints, memories, versions, installation, api_keys, client_sessions, replicas,
-    server_leases,
+    server_leases, loaded_tools, tool_definitions, oauth_grants, refused_replicas,
 )  # fmt: skip
 """All tables, except those with the version of the schema."""
 
 
-def database_clock(connection: AsyncConnection) -> sa.ColumnElement[float]:
+def database_clock(connection: AsyncConnection | sa.Connection) -> sa.ColumnElement[float]:
     """Return an SQL expression for the current time, to compare with times that other processes stored.
 
     With PostgreSQL, it is the time of the database server, because the clocks of machines differ. With SQLite, it is the time of this
-    machine.
+    machine, in milliseconds.
     """
     if connection.dialect.name == "postgresql":
         return sa.cast(sa.func.date_part("epoch", sa.func.clock_timestamp()), sa.Float)
-    return sa.literal(time.time(), sa.Float)
+    return sa.cast((sa.func.julianday("now") - 2440587.5) * 86400.0, sa.Float)
 
 
 def of_gateway(table: sa.TableClause, gateway: str) -> sa.ColumnElement[bool]:

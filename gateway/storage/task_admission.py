@@ -8,7 +8,6 @@ stores all its waiting new tasks in one transaction, so that the time to store f
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +19,7 @@ from gateway.errors import StorageError, StorageUnusable, TaskError
 from gateway.json_types import JsonObject
 from gateway.storage.engine import Database
 from gateway.storage.record_types import Choose, Steps, TaskRow, WaitingTask
+from gateway.storage.shared_clock import shared_now
 from gateway.storage.tables import locks, of_gateway, task_starts, task_steps, tasks
 
 RATE_SECONDS = 60.0
@@ -139,7 +139,7 @@ class NewTasks:
         keys = sorted({new.row.request_key for new in batch if new.row.request_key})
         made: dict[tuple[str, str], str] = {}
         if keys:
-            is_there = (tasks.c.gone_at == 0) | (tasks.c.gone_at > time.time())
+            is_there = (tasks.c.gone_at == 0) | (tasks.c.gone_at > shared_now())
             there = of_gateway(tasks, self._gateway) & tasks.c.request_key.in_(keys) & is_there
             stored = sa.select(tasks.c.principal, tasks.c.request_key, tasks.c.id).where(there).order_by(tasks.c.created_at.desc())
             made = {(principal, key): id_ for principal, key, id_ in await connection.execute(stored)}
@@ -155,7 +155,7 @@ class NewTasks:
     async def _insert(self, connection: Any, batch: Sequence[NewTask]) -> None:
         if not batch:
             return
-        now = time.time()
+        now = shared_now()
         asking = [new for new in batch if new.choose is not None]
         chosen: set[str] = set()
         if asking and asking[0].choose is not None:
@@ -199,7 +199,7 @@ async def admit(
     own = f"{gateway}/" if gateway else ""
     paced = {str(limit["scope"]) for claim in waiting for limit in claim.limits if limit.get("perMinute") is not None}
     started: dict[str, int] = {}
-    now = time.time()
+    now = shared_now()
     if paced:
         # Starts have a time in the future if the clock was set back. Without the second condition they would never expire.
         outside = (task_starts.c.at <= now - RATE_SECONDS) | (task_starts.c.at > now + RATE_SECONDS)
@@ -230,7 +230,7 @@ async def admit(
 
 async def sweep(connection: Any) -> None:
     """Delete expired tasks and their steps, at most 500, within an open transaction."""
-    gone = sa.select(tasks.c.id).where((tasks.c.gone_at > 0) & (tasks.c.gone_at <= time.time())).limit(500)
+    gone = sa.select(tasks.c.id).where((tasks.c.gone_at > 0) & (tasks.c.gone_at <= shared_now())).limit(500)
     old = [found for (found,) in await connection.execute(gone)]
     if old:
         await delete(connection, old)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -32,6 +31,7 @@ from gateway.storage.record_types import (
     is_answer_to,
     is_open,
 )
+from gateway.storage.shared_clock import shared_now
 from gateway.storage.tables import database_clock, of_gateway, task_owners, task_steps, tasks
 from gateway.storage.task_admission import JSON_COLUMNS, NewTask, NewTasks, admit, delete, lock, sweep, to_row
 
@@ -95,7 +95,7 @@ class TaskRows:
     async def made_by(self, principal: str, request_key: str) -> str:
         """Return the id of the principal's task whose idempotency key has the digest `request_key`, or an empty string."""
         there = (tasks.c.principal == principal) & (tasks.c.request_key == request_key)
-        there &= of_gateway(tasks, self._gateway) & ((tasks.c.gone_at == 0) | (tasks.c.gone_at > time.time()))
+        there &= of_gateway(tasks, self._gateway) & ((tasks.c.gone_at == 0) | (tasks.c.gone_at > shared_now()))
         found = await self._database.rows(sa.select(tasks.c.id).where(there).order_by(tasks.c.created_at).limit(1))
         return found[0]["id"] if found else ""
 
@@ -121,10 +121,10 @@ class TaskRows:
         """
         async with self._database.begin() as connection:
             await sweep(connection)
-            unclaimed = (tasks.c.gone_at == 0) & (tasks.c.updated_at < time.time() - UNCLAIMED_SECONDS) & ~_has_owner(connection)
+            unclaimed = (tasks.c.gone_at == 0) & (tasks.c.updated_at < shared_now() - UNCLAIMED_SECONDS) & ~_has_owner(connection)
             ended: JsonObject = {
                 "status": "failed", "outcome": json.dumps(UNCLAIMED), "message": UNCLAIMED["error"]["message"],
-                "gone_at": time.time() + FORGET_OWNER_SECONDS,
+                "gone_at": shared_now() + FORGET_OWNER_SECONDS,
             }  # fmt: skip
             await connection.execute(sa.update(tasks).where(unclaimed & ~of_gateway(tasks, self._gateway)).values(ended))
             old = task_owners.c.until < database_clock(connection) - FORGET_OWNER_SECONDS
@@ -153,7 +153,7 @@ class TaskRows:
                 if from_start or not item.get("answer") or _DOUBT.search(item.get("step", "!0")):
                     forget(item)
             values: JsonObject = {
-                "status": "working", "message": "", "outcome": "{}", "asked": json.dumps(found.asked), "updated_at": time.time(),
+                "status": "working", "message": "", "outcome": "{}", "asked": json.dumps(found.asked), "updated_at": shared_now(),
                 "gone_at": 0.0, "is_cancelled": 0, "attempts": 2, "deaths": 0, "owner": "", "admitted_at": 0.0,
                 "gateway": self._gateway,
             }  # fmt: skip
@@ -164,7 +164,7 @@ class TaskRows:
         """Return the task with this id, or `None` if it is unknown or expired."""
         found = await self._database.rows(sa.select(tasks).where(tasks.c.id == task_id))
         row = _from_row(found[0]) if found else None
-        return None if row is not None and 0 < row.gone_at <= time.time() else row
+        return None if row is not None and 0 < row.gone_at <= shared_now() else row
 
     async def all_of(self, principal: str | None = None) -> list[TaskRow]:
         """Delete expired tasks, then return the tasks of one principal, or all tasks, in both cases of all gateways, oldest first."""
@@ -212,7 +212,7 @@ class TaskRows:
                     found.asked[key]["answer"] = value
             if found.status == "input_required" and not any(map(is_open, found.asked.values())):
                 found.status = "working"
-            found.updated_at = time.time()
+            found.updated_at = shared_now()
             found.owner = WOKEN if found.owner == PARKED else found.owner
             values: JsonObject = {
                 "asked": json.dumps(found.asked), "status": found.status, "updated_at": found.updated_at, "owner": found.owner,
@@ -225,7 +225,7 @@ class TaskRows:
 
         If no living process runs the task, it is set to `cancelled` at once.
         """
-        now = time.time()
+        now = shared_now()
         async with self._database.begin() as connection:
             found = await _locked(connection, task_id)
             if found is None or found.gone_at:
@@ -336,7 +336,7 @@ class TaskRows:
         the process that stored it is about to have it run. A time in the future comes from a process whose clock is ahead, and is ignored.
         """
         async with self._database.begin() as connection:
-            now = time.time()
+            now = shared_now()
             is_new = (tasks.c.owner == "") & (tasks.c.updated_at > now - 1) & (tasks.c.updated_at < now + 1)
             left = of_gateway(tasks, self._gateway) & (tasks.c.gone_at == 0) & (tasks.c.owner != PARKED) & ~is_new & ~_has_owner(connection)
             columns = sa.select(tasks.c.id, tasks.c.principal, tasks.c.tool, tasks.c.admitted_at)

@@ -8,7 +8,6 @@ While a client still waits for the result of the call (`inline_call`), questions
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 
@@ -20,6 +19,7 @@ from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.framing import quote
 from gateway.policy.input_answers import again
 from gateway.storage.record_types import forget, is_open
+from gateway.storage.shared_clock import shared_now
 from gateway.tasks.open_input_requests import KEY, shown_request
 from gateway.tasks.task import Task
 from gateway.tools.ports import Caller, ClientProfile, LogLevel, capability_of, undeclared
@@ -212,7 +212,7 @@ class TaskCaller:
         try:
             await self._save(task)
             while "answer" not in item:
-                left = item.get("at", time.time()) + self._ask_timeout - time.time()
+                left = item.get("at", shared_now()) + self._ask_timeout - shared_now()
                 if left <= 0:
                     raise _expired(self._ask_timeout)
                 with anyio.move_on_after(min(left, CLOCK_CHECK_SECONDS)):
@@ -261,7 +261,7 @@ class TaskCaller:
         while name in asked:
             name = f"{name}-{self._asked}"
         is_own = bool(key) and not wanted
-        asked[name] = {"request": shown, "at": time.time(), "step": key, "own": is_own, "judged": key in self._judges}
+        asked[name] = {"request": shown, "at": shared_now(), "step": key, "own": is_own, "judged": key in self._judges}
         self._task.unsaved.add(name)
         return name
 

@@ -5,7 +5,6 @@ The engine needs only the gateway's database: a process holds a lease there (`Le
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import anyio
@@ -13,6 +12,7 @@ import anyio.to_thread
 
 from gateway.storage.record_types import TaskRow
 from gateway.storage.records import Records
+from gateway.storage.shared_clock import shared_now
 from gateway.tasks.task import Task
 from gateway.tasks.task_executor import TaskExecutor
 from gateway.tools.context import CallContext
@@ -63,12 +63,12 @@ class LocalEngine:
         """
         for task_id in ids:
             if (task := self._executor.running.get(task_id)) is not None:
-                task.row.admitted_at, task.row.message = time.time(), ""
+                task.row.admitted_at, task.row.message = shared_now(), ""
                 task.notify()
 
     async def recover(self) -> None:
         """Take over tasks of processes that stopped or died, at most `TAKE_OVER_AT_ONCE`. Raises `StorageError`."""
-        if self._is_alone or not await anyio.to_thread.run_sync(self._records.has_orphans, time.time()):
+        if self._is_alone or not await anyio.to_thread.run_sync(self._records.has_orphans, shared_now()):
             return
         rows = await self._records.tasks()
         are_there = await rows.any_orphans(owner=self._lease.owner)

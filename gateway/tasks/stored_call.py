@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from dataclasses import asdict
 from typing import Any, cast
 
@@ -12,6 +11,7 @@ from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.metadata import IDEMPOTENCY_KEY, request_meta
 from gateway.protocol import INTERNAL_ERROR
 from gateway.storage.record_types import TaskRow
+from gateway.storage.shared_clock import shared_now
 from gateway.tasks.caller import fit_message
 from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext
@@ -87,7 +87,7 @@ def ended(row: TaskRow, outcome: JsonObject, status: str) -> dict[str, Any]:
     texts: list[str] = [str(part["text"]) for part in contents if part.get("text")]
     failed = "The tool failed without an error text" if result.get("isError") else status.capitalize()
     message = str(error.get("message") or "") or "".join(texts[:1]) or failed
-    now = time.time()
+    now = shared_now()
     return {"outcome": outcome, "status": status, "message": fit_message(message), "updated_at": now, "gone_at": now + row.ttl_seconds}
 
 

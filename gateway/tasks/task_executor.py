@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -19,6 +18,7 @@ from gateway.json_types import JsonObject
 from gateway.storage.database_retry import RETRY_SECONDS, until_stored
 from gateway.storage.record_types import Choose, Steps, TaskRow, is_answer_to, is_open
 from gateway.storage.records import Records
+from gateway.storage.shared_clock import shared_now
 from gateway.tasks.caller import TaskCaller
 from gateway.tasks.inline_call import InlineCall, Work
 from gateway.tasks.lease import Lease
@@ -377,7 +377,7 @@ class TaskExecutor:
     async def _save(self, task: Task) -> None:
         if self.running.get(task.id) is not task:
             return  # the call is not a stored task yet; `hand_over` stores it
-        task.row.updated_at = time.time()
+        task.row.updated_at = shared_now()
         self.work.set()
         saved = set(task.unsaved)
         if not await until_stored(lambda: self._write(task.row)):

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -38,6 +37,7 @@ from gateway.config.temporal_settings import TemporalSettings
 from gateway.errors import StorageError, first_cause
 from gateway.storage.record_types import PARKED, ClaimedTask, StrandedTask, TaskRow, is_open
 from gateway.storage.records import Records
+from gateway.storage.shared_clock import shared_now
 from gateway.tasks.stored_call import from_stored, queue_of
 from gateway.tasks.task import Task
 from gateway.tasks.task_executor import TaskExecutor
@@ -142,7 +142,7 @@ class TemporalEngine:
 
     async def recover(self) -> None:
         """Start or wake the workflows of tasks that no living process runs and that do not wait for a person. Raises `StorageError`."""
-        if not self._records.is_open and not await anyio.to_thread.run_sync(self._records.has_orphans, time.time()):
+        if not self._records.is_open and not await anyio.to_thread.run_sync(self._records.has_orphans, shared_now()):
             return
         found = await (await self._records.tasks()).stranded()
         self._are_queued = any(task.is_queued for task in found)
@@ -285,7 +285,7 @@ class TemporalEngine:
         executor = self._executor
         await executor.lease.refresh()
         owner = f"{executor.lease.owner}.{secrets.token_hex(6)}"
-        expired_at = time.time() - executor.settings.ask_timeout_seconds
+        expired_at = shared_now() - executor.settings.ask_timeout_seconds
         rows = await self._records.tasks()
         return await rows.claim(task_id, owner=owner, kept=kept, lease_seconds=executor.lease.seconds, expired_at=expired_at)
 
@@ -329,8 +329,8 @@ class TemporalEngine:
     def _waiting(self, asked: Mapping[str, Any]) -> Attempt:
         """Return the state of a task that waits for a person, with the seconds until its first question expires."""
         timeout = self._executor.settings.ask_timeout_seconds
-        ends = [item.get("at", time.time()) + timeout for item in asked.values() if is_open(item)]
-        return Attempt(state=WAITING, seconds=max(min(ends, default=time.time()) - time.time(), 0.0))
+        ends = [item.get("at", shared_now()) + timeout for item in asked.values() if is_open(item)]
+        return Attempt(state=WAITING, seconds=max(min(ends, default=shared_now()) - shared_now(), 0.0))
 
 
 def _again(text: str) -> ApplicationError:

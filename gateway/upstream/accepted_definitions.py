@@ -2,7 +2,7 @@
 
 The gateway compares later listings with these definitions (`policy.pin_check`). The state folder has one file for each server and digest of
 its configuration entry, in the format of the lock file `gateway.lock.json`. Several processes may change a file, one at a time under a file
-lock; if two record the same tool, the first definition stays. All functions block.
+lock; if two record the same tool, the first definition stays. All functions block. Gateways that share a database use `definition_rows`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 from gateway.config.models import ServerEntry
 from gateway.errors import ConfigError, StorageError
@@ -25,6 +26,22 @@ Forms = Mapping[str, JsonObject]
 """Tool definitions by the server's own tool names, with only the members (`PINNED_KEYS`) that are compared with later listings."""
 
 
+class DefinitionRecord(Protocol):
+    """Interface of the recorded tool definitions of one remote MCP server. Methods block, and raise `StorageError`."""
+
+    def read(self) -> Forms | None:
+        """Return the recorded definitions of the server's tools, or `None` if nothing was recorded yet."""
+        ...
+
+    def add(self, found: Forms) -> Forms:
+        """Record those definitions in `found` whose tools are not recorded yet, and return all recorded definitions."""
+        ...
+
+    def accept(self, edit: Callable[[dict[str, JsonObject]], Forms]) -> None:
+        """Replace the recorded definitions with the result of `edit`, which receives a copy of them, and notify running gateways."""
+        ...
+
+
 class AcceptedDefinitions:
     """The file with the recorded tool definitions of one remote MCP server. Reads and writes no file before a method is called."""
 
@@ -33,6 +50,8 @@ class AcceptedDefinitions:
         self._server = server
         self._state_folder = state_folder
         self._file = state_folder / FOLDER / state_file_name(server, entry)
+        self.key = self._file.stem
+        """Name of the server with a digest of its configuration entry. The record belongs to this key."""
 
     def read(self) -> Forms | None:
         """Return the recorded definitions of the server's tools, or `None` if nothing was recorded yet.

@@ -192,6 +192,12 @@ class Connection:
         """
         self._retry_at = float("-inf")
 
+    def connect_after_sign_in(self) -> None:
+        """Connect to the server now if it waits for a person to sign in, because a person signed in at another gateway."""
+        if self.state == "auth needed":
+            self.try_at_once()
+            self._wanted.set()
+
     def note_failure(self, error: NotSent) -> None:
         """Mark the server as failing because a call could not be sent over HTTP. The session stays open. Does nothing without a session."""
         if self._session is None:

@@ -16,7 +16,7 @@ import anyio.to_thread
 from gateway.errors import PolicyDenied, StorageError
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.pin_check import PINS_RULE, PinFinding, PinMode, judge_pins, pin_digest
-from gateway.upstream.accepted_definitions import AcceptedDefinitions, Forms
+from gateway.upstream.accepted_definitions import DefinitionRecord, Forms
 from gateway.upstream.pins import forms_of
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class Pinning:
         self._locked: Mapping[str, str] | None = None
         self.may_refuse = False
         """Whether `admit` may refuse a call, so that the server's tools must be listed before the first call."""
-        self._record: AcceptedDefinitions | None = None
+        self._record: DefinitionRecord | None = None
         self._first: dict[str, str] = {}
         self._unwritten: dict[str, JsonObject] = {}
         self._findings: dict[str, PinFinding] = {}
@@ -58,14 +58,14 @@ class Pinning:
 
     # -- first use ---------------------------------------------------------------------------------------------
 
-    def begin(self, record: AcceptedDefinitions, *, was_listed: bool) -> None:
+    def begin(self, record: DefinitionRecord, *, was_listed: bool) -> None:
         """Read the tools' first listed definitions from `record`, and use them as pins (accepted definitions). Blocks.
 
         If the lock file has pins of this server, they take precedence. `was_listed` is true if the server was listed in an earlier run of
         the gateway; it affects only the log.
 
         Raises:
-            StorageError: The file of `record` is unusable.
+            StorageError: The record cannot be read.
         """
         if self._mode == "off":
             return

@@ -17,7 +17,7 @@ from gateway.config.policies import SourcePolicy
 from gateway.errors import NotSent, OutcomeUnknown, SessionGone, UpstreamError
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.tools.base import ChangeKind, OnChange, Tool
-from gateway.upstream.accepted_definitions import AcceptedDefinitions
+from gateway.upstream.accepted_definitions import DefinitionRecord
 from gateway.upstream.connection import Connection
 from gateway.upstream.delivery import RemoteTool, Sender
 from gateway.upstream.gateway_chain import received
@@ -205,14 +205,14 @@ class ServerLists:
             except OutcomeUnknown:
                 raise _gone(self._server) from None
 
-    def recall(self, memory: ListingCache, first_use: AcceptedDefinitions) -> None:
+    def recall(self, memory: ListingCache, first_use: DefinitionRecord) -> None:
         """Serve the lists that an earlier run stored in `memory`, until the server's current lists are read.
 
         Also load the tool definitions that were accepted when the server was first used, from `first_use`; later definitions are compared
         with them. Call this before the connection to the server starts, and in a thread, because it reads files and blocks.
 
         Raises:
-            StorageError: The file of `first_use` is unusable.
+            StorageError: The record `first_use` cannot be read.
         """
         self._memory = memory
         self.cached = memory.recall()

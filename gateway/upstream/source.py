@@ -8,6 +8,7 @@ as a task. The package `gate` applies policy to arguments and results, and `inpu
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ import anyio
 from gateway.auth.principal import LOCAL
 from gateway.config.models import ServerEntry, StdioServer
 from gateway.config.policies import SourcePolicy
-from gateway.errors import InputExpired, InputUnavailable, NotFound, NotSent, Rejected, Unauthorized
+from gateway.errors import InputExpired, InputUnavailable, NotFound, NotSent, Rejected, StorageError, Unauthorized
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.tools.base import Finished, InputRequired, Kind, OnChange, SkillMethod, SourceStatus, Tool
 from gateway.tools.context import CallContext
@@ -38,6 +39,8 @@ from gateway.upstream.server_messages import CANCEL_SECONDS
 from gateway.upstream.task_follower import Resends, TaskFollower, task_options
 from gateway.upstream.text_filters import readable_input_request, readable_input_requests, readable_text, readable_value
 from gateway.upstream.transport import Remote
+
+logger = logging.getLogger(__name__)
 
 SILENT_SECONDS = 2.0
 """Seconds after the start of the gateway for which listings wait for the first answer of a server over HTTP.
@@ -318,6 +321,19 @@ class UpstreamSource:
                 await offer.finished()
             await self._credentials.reload_tokens()
             self._connection.try_at_once()
+
+    async def read_tokens_again(self) -> None:
+        """Read the stored tokens again, because another gateway has changed some. After a sign-in, connect to the server at once.
+
+        A failure is logged. The next request reads the tokens again.
+        """
+        if self._credentials is None:
+            return
+        try:
+            await self._credentials.reload_tokens()
+        except StorageError as error:
+            logger.warning("tokens not read server=%s reason=%s", self.id, error)
+        self._connection.connect_after_sign_in()
 
     async def judge_input_request(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
         """Apply policy to a request for input of a task that the caller polls itself (interface `TaskLine`)."""

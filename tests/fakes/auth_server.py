@@ -43,6 +43,8 @@ class Script:
     expires_in: int | None = 3600
     rotate: bool = True
     """Whether a refresh returns a new refresh token and invalidates the old one."""
+    reuse_revokes: bool = False
+    """Whether a refresh token that is used twice ends the grant: all access tokens and refresh tokens become invalid."""
     refresh: bool = True
     """Whether an authorization code is exchanged for a refresh token as well."""
     refuse: str | None = None
@@ -195,6 +197,9 @@ class AuthServer:
             case _:
                 scope = self.refresh.get(form["refresh_token"])
                 if scope is None:
+                    if self.script.reuse_revokes:
+                        self.refresh.clear()
+                        self.access.clear()
                     return JSONResponse({"error": "invalid_grant"}, 400)
                 if self.script.rotate:
                     del self.refresh[form["refresh_token"]]

@@ -96,11 +96,15 @@ KNOWN = {
     "gateway/catalog/skill_catalog.py _ask: source.skills": "the work of a `Read`",
     "gateway/catalog/uris.py UriTool.call: self._inner.call": "a tool around a remote tool, behind the gate",
     "gateway/catalog/uris.py UriTool.task: self._inner.task": "a tool around a remote tool, behind the gate",
+    "gateway/cli/auth.py _row: _file(loaded, server, _url_of(loaded, server)).read": "reads the stored tokens of a server",
     "gateway/cli/call.py _call: drive(found.tool)": "a tool of the hub: guarded, or of a running gateway that guards it",
     "gateway/cli/call.py _call: found.tool": "`HubTool.tool`, not the inside of a guarded tool",
     "gateway/cli/evaluate.py _evaluate: found.tool": "`HubTool.tool`, not the inside of a guarded tool",
     "gateway/cli/evaluate.py _run: drive(tool)": "a tool of the hub: guarded, or of a running gateway that guards it",
     "gateway/cli/lock_command.py Difference.to_json: self.tool": "the name of a tool",
+    "gateway/cli/lock_command.py _accept_first: first[name].read": "reads recorded definitions of tools",
+    "gateway/cli/lock_command.py _found: first[server].read": "reads recorded definitions of tools",
+    "gateway/cli/lock_command.py lock: record.read": "reads recorded definitions of tools",
     "gateway/cli/policy.py _explain: named.tool": "the name of a tool",
     "gateway/server/agui_runs.py _RunResponse._run: self._tool.call": "a `GuardedTool`",
     "gateway/server/calls.py CallHandler._attended.run: tool.call": "a `GuardedTool`",
@@ -165,6 +169,8 @@ KNOWN = {
     "gateway/tools/wrappers.py RenamedTool.call: self.inner.call": (
         "a tool under another name, called by the gate or around a guarded tool"
     ),
+    "gateway/upstream/definition_rows.py SharedDefinitions._read: tool_definitions.c.tool": "a column with the names of tools",
+    "gateway/upstream/oauth/grant_rows.py SharedGrant._take_over: self._own.read": "reads the stored tokens of a server",
     "gateway/upstream/library/mcp_tool.py MCPTool._run: drive(guarded)": "a `GuardedTool`",
     "gateway/workflows/file_graph.py made_by: run_function(make)": (
         "in a call behind the gate by `gated_function`; at load admitted by `FunctionRules`, and audited"

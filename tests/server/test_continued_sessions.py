@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ import pytest
 from tests.fakes.nursery import Child
 from tests.fakes.postgres import postgres
 from tests.fakes.running import upstream_stdio
-from tests.interaction.wire import over_http
+from tests.interaction.wire import Wire, over_http
 from tests.tasks.test_gateways import start_gateway, stop
 
 pytestmark = pytest.mark.timeout(90)
@@ -46,8 +48,8 @@ class Replicas:
         if number:
             shutil.copy(self.folder / "state-0" / "moongate" / "installation-key", state)
         config: dict[str, Any] = {
-            "mcpServers": {"up": upstream_stdio("--legacy")},
-            "policies": {"up": {"sampling": {"mode": "relay"}}},
+            "mcpServers": {"up": upstream_stdio("--legacy"), "late": upstream_stdio()},
+            "policies": {"up": {"sampling": {"mode": "relay"}}, "late": {"disclosure": "on-demand"}},
             "expose": {"skills": [str(self.folder / "skills")]},
             "storage": {"url": self.database},
             "server": {"http": {"drainSeconds": 1, **http}},
@@ -269,6 +271,53 @@ async def test_stream_is_continued_at_another_replica(replicas: Replicas) -> Non
             async for line in stream.aiter_lines():
                 if "resources/updated" in line:
                     break
+
+
+async def _until_late(names: Callable[[], Awaitable[str]], expected: set[str]) -> None:
+    """Wait until the listed on-demand tools are `expected`, which takes at most a second at the other replica."""
+    with anyio.fail_after(1.5):
+        while (found := set(re.findall(r"late__\w+", await names()))) != expected:
+            assert found <= expected | {"late__echo", "late__add"}
+            await anyio.sleep(0.05)
+
+
+async def test_tools_loaded_at_one_replica_are_listed_by_the_other(replicas: Replicas) -> None:
+    async with over_http(replicas.urls[0], "modern", tasks=False) as first, over_http(replicas.urls[1], "modern", tasks=False) as second:
+
+        async def change(wire: Wire, tool: str, *names: str) -> None:
+            done = await wire.send("tools/call", name=tool, arguments={"names": list(names)})
+            assert not done["result"].get("isError"), done
+
+        async def names(wire: Wire) -> str:
+            return json.dumps([tool["name"] for tool in (await wire.send("tools/list"))["result"]["tools"]])
+
+        with anyio.fail_after(20):
+            while "late__add" not in json.dumps(await second.send("tools/call", name="list_tools", arguments={})):
+                await anyio.sleep(0.1)
+        await change(first, "load_tools", "late__echo")
+        await _until_late(lambda: names(second), {"late__echo"})
+        await change(second, "load_tools", "late__add")
+        await _until_late(lambda: names(first), {"late__echo", "late__add"})
+        await change(first, "unload_tools", "late__echo")
+        await _until_late(lambda: names(second), {"late__add"})
+        await change(second, "unload_tools", "late__add")
+        for wire in (first, second):
+            await _until_late(partial(names, wire), set())
+
+
+async def test_tools_that_a_session_loads_follow_it_to_the_other_replica(replicas: Replicas) -> None:
+    session, other = await replicas.open(0), await replicas.open(0)
+    call: dict[str, Any] = {"name": "load_tools", "arguments": {"names": ["late__echo"]}}
+    with anyio.fail_after(20):
+        while "Loaded: late__echo" not in (await replicas.post(0, {"id": 1, "method": "tools/call", "params": call}, session)).text:
+            await anyio.sleep(0.1)
+
+    async def names(replica: int, of: str) -> str:
+        return (await replicas.post(replica, {"id": 2, "method": "tools/list"}, of)).text
+
+    await _until_late(lambda: names(1, session), {"late__echo"})
+    for replica in (0, 1):
+        assert "late__" not in await names(replica, other)
 
 
 async def _messages(stream: httpx2.Response) -> AsyncGenerator[dict[str, Any]]:

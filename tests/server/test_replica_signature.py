@@ -11,6 +11,7 @@ import httpx2
 import pytest
 
 from gateway.auth.principal import LOCAL
+from gateway.server.head import Head
 from gateway.server.replica_signature import HEADER, MAX_AGE_SECONDS, forwarded_headers, sign, verify
 from gateway.server.replicas import Replicas
 from tests.fakes.wired import lifespan, served
@@ -63,6 +64,24 @@ def test_every_changed_field_is_refused(position: int) -> None:
 
 def test_signature_with_another_key_is_refused() -> None:
     assert verify(KEY, signed(key=bytes(32)), receiver="aaaa", method="POST", headers=HEADERS, now=NOW) is None
+
+
+def test_receiver_judges_age_by_the_given_clock_and_accepts_no_replay() -> None:
+    now = [NOW]
+    replicas = Replicas(KEY, _NoStore(), "1", clock=lambda: now[0])  # far from the clock of this machine
+
+    def head() -> Head:
+        fields = [*forwarded_headers(HEADERS), (HEADER, header)]
+        return Head({"type": "http", "method": "POST", "path": "/mcp", "query_string": b"", "headers": fields})
+
+    header = signed(receiver=replicas.id)
+    found = replicas.verify(head())
+    assert found is not None and replicas.uses(found) and not replicas.uses(found)
+    now[0] += 29
+    assert replicas.verify(head()) is not None
+    assert not replicas.uses(found), "a signature is remembered for as long as it is valid"
+    now[0] += 2
+    assert replicas.verify(head()) is None
 
 
 class _NoStore:

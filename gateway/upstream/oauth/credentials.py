@@ -23,7 +23,7 @@ from gateway.upstream.oauth.discovery import IssuerMetadata, find_issuer, find_r
 from gateway.upstream.oauth.grants import GrantRefused, TokenClient, with_wanted
 from gateway.upstream.oauth.sign_in import SignIn
 from gateway.upstream.oauth.sign_in_page import SignInPage
-from gateway.upstream.oauth.tokens import Grant, TokenFile
+from gateway.upstream.oauth.tokens import Grant, GrantStore
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class OAuthCredentials:
     expired token renews it first.
     """
 
-    def __init__(self, server: str, url: str, auth: OutboundAuth, file: TokenFile) -> None:
+    def __init__(self, server: str, url: str, auth: OutboundAuth, file: GrantStore) -> None:
         """`url` is the endpoint of the MCP server, and `file` stores the tokens. No side effects."""
         self.server = server
         self._url = url

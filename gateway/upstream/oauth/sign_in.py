@@ -27,7 +27,7 @@ from gateway.policy.addresses import is_loopback_host
 from gateway.upstream.oauth.callback import Callback, Redirected, listening
 from gateway.upstream.oauth.discovery import IssuerMetadata, Resource, find_issuer, find_resource
 from gateway.upstream.oauth.grants import TokenClient
-from gateway.upstream.oauth.tokens import Grant, TokenFile
+from gateway.upstream.oauth.tokens import Grant, GrantStore
 from gateway.wire.jsonrpc import encode_message
 from gateway.wire.rpc_envelope import request
 
@@ -50,7 +50,7 @@ class Invitation:
 class SignIn:
     """Signs in to one MCP server with OAuth, and signs out."""
 
-    def __init__(self, server: str, url: str, auth: AuthorizationCode, file: TokenFile) -> None:
+    def __init__(self, server: str, url: str, auth: AuthorizationCode, file: GrantStore) -> None:
         """`url` is the endpoint of the MCP server, and `file` stores the tokens. No side effects."""
         self._server = server
         self._url = url

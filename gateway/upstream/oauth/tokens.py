@@ -1,7 +1,8 @@
 """Stores the OAuth tokens for remote servers in encrypted files, one for each server, URL and owner of the tokens.
 
 All processes that use the state folder share the files. They are encrypted with AES-256-GCM and a key in the state folder. Server, URL and
-owner are authenticated data of the encryption, so that a renamed file cannot be decrypted.
+owner are authenticated data of the encryption, so that a renamed file cannot be decrypted. Gateways that share a database store the tokens
+there (`grant_rows`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import secrets
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from gateway.errors import StorageError
 from gateway.storage.atomic_files import make_private_folder, write_atomic
@@ -74,6 +75,33 @@ class Grant:
         return replace(self, access_token=None, refresh_token=None, expires_at=None)
 
 
+class GrantStore(Protocol):
+    """Interface of the stored grant (client registration and tokens) for one server.
+
+    Methods block, and raise `StorageError`, except `locked`.
+    """
+
+    def stamp(self) -> tuple[int, int] | None:
+        """Return a value that changes whenever the grant changes; `None` if there is no grant."""
+        ...
+
+    def read(self) -> Grant | None:
+        """Decrypt and return the stored grant, or `None` if there is none."""
+        ...
+
+    def write(self, grant: Grant) -> None:
+        """Encrypt `grant`, and replace the stored one."""
+        ...
+
+    def delete(self) -> bool:
+        """Delete the grant, and return whether it existed."""
+        ...
+
+    def locked(self) -> AbstractAsyncContextManager[None]:
+        """Return a context manager that keeps other processes from changing the grant. Entering raises `StorageError` after a timeout."""
+        ...
+
+
 class TokenFile:
     """The encrypted file with the grant (client registration and tokens) for one server."""
 
@@ -83,8 +111,9 @@ class TokenFile:
         `url` is the server's endpoint, which is part of the file's name: a changed URL does not get the tokens of the old one.
         """
         self._state = state
-        self._identity = json.dumps([1, server, url, owner]).encode()
-        digest = hashlib.sha256(self._identity).hexdigest()[:24]
+        self.identity = json.dumps([1, server, url, owner]).encode()
+        """The server, its URL and the owner of the tokens, to which the encryption binds the grant."""
+        digest = hashlib.sha256(self.identity).hexdigest()[:24]
         self.path: Path = state.path / FOLDER / f"{server}-{digest}.bin"
 
     def stamp(self) -> tuple[int, int] | None:
@@ -101,8 +130,6 @@ class TokenFile:
         Raises:
             StorageError: The file cannot be read, is damaged, or belongs to another installation. Signing in again replaces it.
         """
-        from cryptography.exceptions import InvalidTag
-
         try:
             with self.path.open("rb") as file:
                 data = file.read(MAX_FILE_BYTES + 1)
@@ -111,9 +138,8 @@ class TokenFile:
         except OSError as error:
             raise StorageError(f"Cannot read {str(self.path)!r}: {error.strerror or error}. Check its permissions.") from None
         try:
-            plain = _aes(self._state).decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], self._identity)
-            return Grant(**json.loads(plain))
-        except (InvalidTag, ValueError, TypeError):
+            return self.unseal(data)
+        except ValueError:
             text = f"{str(self.path)!r} is not of this installation, or damaged; delete it and sign in again."
             raise StorageError(text) from None
 
@@ -124,9 +150,26 @@ class TokenFile:
             StorageError: The file cannot be written.
         """
         self._folder()
+        write_atomic(self.path, self.seal(grant))
+
+    def seal(self, grant: Grant) -> bytes:
+        """Return `grant`, encrypted for this server, URL and owner. Raises `StorageError` if the installation key cannot be read."""
         nonce = secrets.token_bytes(_NONCE_BYTES)
-        plain = json.dumps(asdict(grant)).encode()
-        write_atomic(self.path, nonce + _aes(self._state).encrypt(nonce, plain, self._identity))
+        return nonce + _aes(self._state).encrypt(nonce, json.dumps(asdict(grant)).encode(), self.identity)
+
+    def unseal(self, sealed: bytes) -> Grant:
+        """Decrypt what `seal` returned.
+
+        Raises:
+            ValueError: It is damaged, or of another server, owner or installation.
+            StorageError: The installation key cannot be read.
+        """
+        from cryptography.exceptions import InvalidTag
+
+        try:
+            return Grant(**json.loads(_aes(self._state).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], self.identity)))
+        except (InvalidTag, TypeError):
+            raise ValueError("not a grant of this installation") from None
 
     def delete(self) -> bool:
         """Delete the file, and return whether it existed. Raises `StorageError` if it cannot be deleted."""
