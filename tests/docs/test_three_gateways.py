@@ -55,6 +55,8 @@ def site(folder: Path, database: str) -> Generator[Site]:
             yield reader
         finally:
             reader.kill_all()
+            for path in reader.work.glob("*.log"):  # pytest shows this if the test fails
+                print(f"== {path.name}\n{path.read_text()[-4000:]}")
 
 
 @pytest.mark.timeout(420)
