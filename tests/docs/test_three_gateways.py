@@ -56,7 +56,7 @@ def site(folder: Path, database: str) -> Generator[Site]:
         finally:
             reader.kill_all()
             for path in reader.work.glob("*.log"):  # pytest shows this if the test fails
-                print(f"== {path.name}\n{path.read_text()[-4000:]}")
+                sys.stderr.write(f"== {path.name}\n{path.read_text()[-4000:]}\n")
 
 
 @pytest.mark.timeout(420)

@@ -43,7 +43,7 @@ class Walkthrough:
     port: str = field(default_factory=lambda: str(free_port()))
     shown: str = ""
     """Output since the last block of commands began."""
-    replaced: dict[str, str] = field(default_factory=dict)
+    replaced: dict[str, str] = field(default_factory=dict[str, str])
     """Text of the page → what this machine has in its place, besides the port."""
     _stack: ExitStack = field(default_factory=ExitStack)
 

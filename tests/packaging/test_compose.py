@@ -158,12 +158,12 @@ def temporal_server(folder: Path) -> Generator[str]:
     port, pages = free_port(), free_port()
     replaced = {"0.0.0.0": "127.0.0.1", "/data/temporal.db": str(folder / "temporal.db")}
     service = composed()["services"]["temporal"]
-    given = [replaced.get(argument, argument) for argument in service["command"]]
+    given = [replaced.get(argument, argument) for argument in map(str, service["command"])]
     argv = [str(temporal()), *given, "--port", str(port), "--ui-port", str(pages), "--http-port", str(free_port())]
     process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         until(lambda: process.poll() is None and listens(str(port)) and listens(str(pages)))
-        kind, program, *check = service["healthcheck"]["test"]
+        kind, program, *check = map(str, service["healthcheck"]["test"])
         assert (kind, program) == ("CMD", "temporal")
         healthy = subprocess.run([str(temporal()), *check, "--address", f"127.0.0.1:{port}"], capture_output=True, timeout=20, check=False)
         assert healthy.returncode == 0, healthy.stderr
