@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 out="$(mkdir -p "$1" && cd "$1" && pwd)"
 python="${PYTHON:-/usr/bin/python3}"
-extras="${EXTRAS:-postgres,telemetry}"
+extras="${EXTRAS:-postgres,telemetry,temporal}"
 export STORAGE_DRIVER=vfs BUILDAH_ISOLATION=chroot
 storage="$(mktemp -d)"
 trap 'rm -rf "$storage"' EXIT

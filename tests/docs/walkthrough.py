@@ -1,8 +1,8 @@
 """Runs a page of the documentation from top to bottom, as a reader would.
 
 - A paragraph that ends with a name in backticks and a colon names the file that the next block is written to.
-- A block in `sh` is run by bash in the reader's folder. A block that is one `moongate run` starts the gateway, on a
-  free port instead of the printed one, and leaves it running.
+- A block in `sh` is run by bash in the reader's folder, with the variables that the blocks before it exported. A block that is one
+  `moongate run` starts the gateway, on a free port instead of the printed one, and leaves it running.
 - A block in `text` has lines that the commands before it must have printed; `…` stands for any text.
 
 Each page gets a folder, a home and a port of its own.
@@ -43,6 +43,8 @@ class Walkthrough:
     port: str = field(default_factory=lambda: str(free_port()))
     shown: str = ""
     """Output since the last block of commands began."""
+    replaced: dict[str, str] = field(default_factory=dict[str, str])
+    """Text of the page → what this machine has in its place, besides the port."""
     _stack: ExitStack = field(default_factory=ExitStack)
 
     def __enter__(self) -> Self:
@@ -78,7 +80,7 @@ class Walkthrough:
     def follow(self, page: str) -> Iterator[str]:
         """Do what each block of a page says; yield what was done, for a test to count."""
         for match in BLOCK.finditer(page):
-            language, body = match["language"], match["body"].replace(PORT, self.port)
+            language, body = match["language"], self._localized(match["body"])
             named = FILE.search(match["before"])
             if named is not None:
                 self._write(named[1], body)
@@ -89,6 +91,11 @@ class Walkthrough:
             else:
                 raise AssertionError(f"a block in {language} that no file is named for:\n{body}")
             yield "file" if named is not None else language
+
+    def _localized(self, body: str) -> str:
+        for printed, there in {PORT: self.port, **self.replaced}.items():
+            body = body.replace(printed, there)
+        return body
 
     def _write(self, name: str, body: str) -> None:
         path = self.work / name
@@ -133,11 +140,13 @@ class Walkthrough:
             process.communicate()
 
     def _run(self, body: str) -> None:
-        if body.startswith("moongate run"):
+        if body.startswith("moongate run") and body.count("\n") == 1:
             self.shown = self._stack.enter_context(self.serving(body.strip()))
             return
+        exported = shlex.quote(str(self.folder / "exported"))
+        kept = f"trap 'export -p > {exported}' EXIT\ntest ! -f {exported} || . {exported}\n"
         done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", body],
+            ["bash", "-euo", "pipefail", "-c", kept + body],
             cwd=self.work,
             env={**os.environ, **self.env},
             stdin=subprocess.DEVNULL,

@@ -25,9 +25,14 @@ SCHEMAS = "1.34"
 
 SEVERAL: dict[str, Any] = {
     "autoscaling": {"enabled": True},
-    "persistence": {"accessMode": "ReadWriteMany"},
-    "config": {"storage": {"url": "postgresql://moongate:${DATABASE_PASSWORD}@db/moongate"}},
-    "env": {"DATABASE_PASSWORD": {"secret": "database", "key": "password"}},
+    "config": {
+        "storage": {"url": "postgresql://moongate:${DATABASE_PASSWORD}@db/moongate", "installationKey": "${INSTALLATION_KEY}"},
+        "tasks": {"engine": "temporal", "temporal": {"address": "temporal-frontend.temporal:7233", "taskQueue": "hub"}},
+    },
+    "env": {
+        "DATABASE_PASSWORD": {"secret": "database", "key": "password"},
+        "INSTALLATION_KEY": {"secret": "moongate", "key": "installation-key"},
+    },
     "plainEnv": {"ENABLE_INSTRUMENTATION": True},
     "ingress": {"enabled": True, "className": "nginx", "tlsSecret": "hub-tls"},
     "imagePullSecrets": [{"name": "registry"}],
@@ -88,8 +93,29 @@ def test_rendered_objects_are_valid_in_kubernetes(values: dict[str, Any]) -> Non
 def test_one_gateway_needs_no_disruption_budget_and_several_have_one() -> None:
     one, several = rendered(), rendered(SEVERAL)
     assert set(several) - set(one) == {"HorizontalPodAutoscaler", "PodDisruptionBudget", "Ingress"}
+    assert set(one) - set(several) == {"PersistentVolumeClaim"}
     assert one["Deployment"]["spec"]["strategy"]["type"] == "Recreate" and one["Deployment"]["spec"]["replicas"] == 1
     assert several["Deployment"]["spec"]["strategy"]["type"] == "RollingUpdate" and "replicas" not in several["Deployment"]["spec"]
+
+
+@needs_helm
+def test_gateways_without_a_shared_installation_key_share_a_volume() -> None:
+    values = {"replicas": 2, "persistence": {"accessMode": "ReadWriteMany"}, "config": {"storage": {"url": "postgresql://db/moongate"}}}
+    found = rendered(values)
+    (shared,) = [volume for volume in found["Deployment"]["spec"]["template"]["spec"]["volumes"] if volume["name"] == "state"]
+    assert shared["persistentVolumeClaim"]["claimName"] == found["PersistentVolumeClaim"]["metadata"]["name"]
+    (own,) = [volume for volume in rendered(SEVERAL)["Deployment"]["spec"]["template"]["spec"]["volumes"] if volume["name"] == "state"]
+    assert own["emptyDir"] == {"sizeLimit": "1Gi"}
+
+
+@needs_helm
+def test_replaced_pods_leave_no_gap_and_finish_their_calls() -> None:
+    spec = rendered(SEVERAL)["Deployment"]["spec"]
+    assert spec["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+    pod = spec["template"]["spec"]
+    (gateway,) = pod["containers"]
+    assert gateway["lifecycle"]["preStop"]["exec"]["command"] == ["sleep", "5"]
+    assert pod["terminationGracePeriodSeconds"] > 5 + 10
 
 
 @needs_helm
@@ -132,7 +158,7 @@ def test_configuration_in_the_config_map_is_valid(tmp_path: Path) -> None:
     path = tmp_path / "gateway.json"
     path.write_text(rendered(SEVERAL)["ConfigMap"]["data"]["gateway.json"])
     program = importlib.import_module("gateway.config.load")
-    loaded = program.load_config(path, environ={"DATABASE_PASSWORD": "x"})
+    loaded = program.load_config(path, environ={"DATABASE_PASSWORD": "x", "INSTALLATION_KEY": bytes(range(32)).hex()})
     assert loaded.config.storage.url == "postgresql://moongate:x@db/moongate"
 
 
@@ -141,7 +167,8 @@ def test_configuration_in_the_config_map_is_valid(tmp_path: Path) -> None:
     ("values", "text"),
     [
         ({"replicas": 2}, "set config.storage.url to a PostgreSQL server"),
-        ({"replicas": 2, "config": SEVERAL["config"]}, "set persistence.accessMode to ReadWriteMany"),
+        ({"replicas": 2, "config": {"storage": {"url": "postgresql://db/moongate"}}}, "set config.storage.installationKey to a reference"),
+        ({"config": {"server": {"http": {"drainSeconds": 60}}}}, "set terminationGracePeriodSeconds above 65"),
         ({"replica": 2}, "replica"),
         ({"env": {"TOKEN": "secret-text"}}, "/env/TOKEN"),
         ({"image": {"repository": ""}}, "/image/repository"),

@@ -91,13 +91,14 @@ def test_secrets_are_created_once_in_a_closed_folder(tmp_path: Path) -> None:
 
 
 @contextmanager
-def two_gateways(folder: Path, secrets: Path, database: str, upstream: str) -> Generator[tuple[list[int], list[Any], str]]:
+def two_gateways(folder: Path, secrets: Path, database: str, upstream: str, engine: str) -> Generator[tuple[list[int], list[Any], str]]:
     """Start both gateways as compose.yaml does, with one state folder; yield their ports, their processes and an API key."""
     text = (ROOT / "deploy" / "gateway.json").read_text(encoding="utf-8")
     replaced = {
         '"mcpServers": {}': json.dumps({"mcpServers": {"up": {"type": "http", "url": upstream}}})[1:-1],
         "/run/secrets/": f"{secrets}/",
         "@postgres/moongate": database.partition("moongate")[2],
+        "temporal:7233": engine,
     }
     for before, after in replaced.items():
         assert before in text
@@ -145,16 +146,44 @@ def nginx(folder: Path, secrets: Path, gateways: list[int]) -> Generator[int]:
         process.wait(20)
 
 
+def temporal() -> str | None:
+    """The path of Temporal's command line: beside this Python, or on PATH."""
+    beside = Path(sysconfig.get_path("scripts"), "temporal")
+    return str(beside) if beside.exists() else shutil.which("temporal")
+
+
+@contextmanager
+def temporal_server(folder: Path) -> Generator[str]:
+    """Run Temporal with the arguments of compose.yaml, check that it is healthy as compose.yaml does, and yield its address."""
+    port, pages = free_port(), free_port()
+    replaced = {"0.0.0.0": "127.0.0.1", "/data/temporal.db": str(folder / "temporal.db")}
+    service = composed()["services"]["temporal"]
+    given = [replaced.get(argument, argument) for argument in map(str, service["command"])]
+    argv = [str(temporal()), *given, "--port", str(port), "--ui-port", str(pages), "--http-port", str(free_port())]
+    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: process.poll() is None and listens(str(port)) and listens(str(pages)))
+        kind, program, *check = map(str, service["healthcheck"]["test"])
+        assert (kind, program) == ("CMD", "temporal")
+        healthy = subprocess.run([str(temporal()), *check, "--address", f"127.0.0.1:{port}"], capture_output=True, timeout=20, check=False)
+        assert healthy.returncode == 0, healthy.stderr
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
 @pytest.mark.packaging
 @pytest.mark.postgres
 @pytest.mark.timeout(240)
-@pytest.mark.skipif(shutil.which("nginx") is None or shutil.which("openssl") is None, reason="nginx or openssl is missing")
+@pytest.mark.skipif(None in (shutil.which("nginx"), shutil.which("openssl"), temporal()), reason="nginx, openssl or Temporal is missing")
 def test_either_gateway_behind_nginx_answers_also_after_one_died(tmp_path: Path) -> None:
     secrets = secrets_in(tmp_path)
     with ExitStack() as stack:
         database = stack.enter_context(postgres()).database("compose")
         upstream = stack.enter_context(upstream_http())
-        ports, processes, key = stack.enter_context(two_gateways(tmp_path, secrets, database, upstream))
+        engine = stack.enter_context(temporal_server(tmp_path))
+        ports, processes, key = stack.enter_context(two_gateways(tmp_path, secrets, database, upstream, engine))
         port = stack.enter_context(nginx(tmp_path, secrets, ports))
         trusted = ssl.create_default_context(cafile=str(secrets / "tls.crt"))
         url = f"https://localhost:{port}/mcp"
@@ -174,24 +203,8 @@ def _open_connections(port: int) -> int:
     return len(re.findall(rf"^ *\d+: 0100007F:{port:04X} 0100007F:\w+ 01 ", table, re.MULTILINE))
 
 
-def temporal() -> str | None:
-    """The path of Temporal's command line: beside this Python, or on PATH."""
-    beside = Path(sysconfig.get_path("scripts"), "temporal")
-    return str(beside) if beside.exists() else shutil.which("temporal")
-
-
 @pytest.mark.packaging
 @pytest.mark.skipif(temporal() is None, reason="Temporal's command line is missing")
 def test_temporal_starts_with_the_arguments_of_the_compose_file(tmp_path: Path) -> None:
-    port, pages = free_port(), free_port()
-    replaced = {"0.0.0.0": "127.0.0.1", "/data/temporal.db": str(tmp_path / "temporal.db")}
-    command: list[str] = composed()["services"]["temporal"]["command"]
-    given = [replaced.get(argument, argument) for argument in command]
-    argv = [str(temporal()), *given, "--port", str(port), "--ui-port", str(pages), "--http-port", str(free_port())]
-    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        until(lambda: process.poll() is None and listens(str(port)) and listens(str(pages)))
+    with temporal_server(tmp_path):
         assert (tmp_path / "temporal.db").exists()
-    finally:
-        process.terminate()
-        process.wait(20)

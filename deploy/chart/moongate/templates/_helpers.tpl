@@ -30,14 +30,24 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if or .Values.autoscaling.enabled (gt (int .Values.replicas) 1) }}true{{ end }}
 {{- end }}
 
-{{/* Stops with an error if several gateways cannot share their state. */}}
+{{/* Whether each pod has an empty state folder of its own: the database has the state, and the configuration the installation key. */}}
+{{- define "moongate.hasOwnState" -}}
+{{- $storage := dig "storage" (dict) .Values.config }}
+{{- if and $storage.url $storage.installationKey (not .Values.persistence.existingClaim) (ne .Values.persistence.accessMode "ReadWriteMany") }}true{{ end }}
+{{- end }}
+
+{{/* Stops with an error if several gateways cannot share their state, or if pods are killed before they have finished their calls. */}}
 {{- define "moongate.check" -}}
+{{- $needed := add 5 (dig "server" "http" "drainSeconds" 10 .Values.config) }}
+{{- if le (int .Values.terminationGracePeriodSeconds) (int $needed) }}
+{{- fail (printf "A stopping pod would be killed during its last calls: set terminationGracePeriodSeconds above %d, which is config.server.http.drainSeconds and the wait of 5 s before the stop." (int $needed)) }}
+{{- end }}
 {{- if include "moongate.hasSeveral" . }}
 {{- if not (dig "storage" "url" "" .Values.config) }}
 {{- fail "More than one replica needs a database: set config.storage.url to a PostgreSQL server." }}
 {{- end }}
-{{- if ne .Values.persistence.accessMode "ReadWriteMany" }}
-{{- fail "More than one replica shares the installation key in one volume: set persistence.accessMode to ReadWriteMany." }}
+{{- if not (or (dig "storage" "installationKey" "" .Values.config) (eq .Values.persistence.accessMode "ReadWriteMany")) }}
+{{- fail "More than one replica needs the same installation key: set config.storage.installationKey to a reference, or persistence.accessMode to ReadWriteMany." }}
 {{- end }}
 {{- end }}
 {{- end }}
