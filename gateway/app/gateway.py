@@ -205,12 +205,8 @@ class Gateway:
             state_key=state_key,
         )
         self._server.judge_callers_by(self.keys.current)
-        if kept.url is not None:  # several gateways may share the database server
-            self._server.share_with_replicas(records, self.feed)
-            self._server.relay_of = servers.relay_of
-            disclosure.share(records, self.feed)
-            servers.share(self.feed)
-            self._server.tell_configuration(lambda: self.loaded.config)
+        if kept.url is not None:
+            self._share(records, disclosure, servers)
         self._server.keep_tasks_in(records, config.tasks, task_tools, make_engine)
         tasks = self._tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
@@ -227,6 +223,14 @@ class Gateway:
         tasks.start_soon(log_own_faults, loaded, local.sources)
         tasks.start_soon(self._readiness.watch, servers.sources, changes.note_ready)
         await self._stack.enter_async_context(self._server)
+
+    def _share(self, records: Records, disclosure: Disclosure, servers: Servers) -> None:
+        """Share state with the other gateways that may use the same database server."""
+        self._server.share_with_replicas(records, self.feed)
+        self._server.relay_of = servers.relay_of
+        self._server.tell_configuration(lambda: self.loaded.config)
+        disclosure.share(records, self.feed)
+        servers.share(self.feed)
 
     def _task_queues(self) -> set[str]:
         """Return the task queues at Temporal of the sources that this gateway has now."""

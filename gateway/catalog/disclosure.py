@@ -18,12 +18,12 @@ from gateway.auth.principal import Principal
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject
 from gateway.policy.decision import PASS
-from gateway.storage.change_feed import ChangeFeed
 from gateway.tools.base import Complete, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
 from gateway.tools.search import Row, WordIndex
 
 if TYPE_CHECKING:
+    from gateway.storage.change_feed import ChangeFeed
     from gateway.storage.loaded_tools import LoadedTools
 
 TOPIC = "loaded-tools"

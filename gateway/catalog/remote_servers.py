@@ -16,7 +16,6 @@ from gateway.config.models import ServerEntry, StdioServer
 from gateway.config.policies import SourcePolicy
 from gateway.config.watch import FileWatch
 from gateway.json_types import JsonObject
-from gateway.storage.change_feed import ChangeFeed
 from gateway.storage.shared_database import SharedDatabase
 from gateway.storage.state_folder import StateFolder
 from gateway.upstream.accepted_definitions import AcceptedDefinitions, DefinitionRecord, accepted_mark
@@ -30,6 +29,7 @@ from gateway.upstream.relayed_calls import RelayedCalls
 from gateway.upstream.source import UpstreamSource
 
 if TYPE_CHECKING:
+    from gateway.storage.change_feed import ChangeFeed
     from gateway.upstream.credential_protocols import OwnedCredentials
     from gateway.upstream.oauth.grant_rows import SharedGrants
     from gateway.upstream.oauth.tokens import GrantStore

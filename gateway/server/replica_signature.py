@@ -40,6 +40,19 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
+class Route:
+    """Which replica sends a request to which, and for whom."""
+
+    receiver: str
+    """Id of the replica that receives the request."""
+    sender: str
+    principal: str
+    """Id of the principal that the sender has authenticated."""
+    scheme: str = SCHEME
+    """`SCHEME` for a request of a client, or `SERVER_SCHEME` for a message of the replica itself."""
+
+
+@dataclass(frozen=True, slots=True)
 class Signed:
     """The content of a valid header."""
 
@@ -61,12 +74,11 @@ def forwarded_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
     return [(name, value) for name, value in headers if name in FORWARDED or name.startswith(b"mcp-param-")]
 
 
-def sign(
-    key: bytes, *, receiver: str, sender: str, principal: str, method: str, headers: Headers, body: bytes, now: float, scheme: str = SCHEME
-) -> bytes:  # fmt: skip
+def sign(key: bytes, route: Route, *, method: str, headers: Headers, body: bytes, now: float) -> bytes:
     """Return the value of the header for a request with these `headers` (as `forwarded_headers` returns them) and this `body`."""
-    who = base64.urlsafe_b64encode(principal.encode()).decode()
-    fields = [scheme, receiver, sender, str(int(now)), secrets.token_hex(16), who, hashlib.sha256(body).hexdigest()]
+    principal = base64.urlsafe_b64encode(route.principal.encode()).decode()
+    digest = hashlib.sha256(body).hexdigest()
+    fields = [route.scheme, route.receiver, route.sender, str(int(now)), secrets.token_hex(16), principal, digest]
     return " ".join([*fields, _mac(key, fields, method, headers)]).encode()
 
 

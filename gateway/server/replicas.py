@@ -29,7 +29,7 @@ from gateway.errors import NotSent, OutcomeUnknown, SessionGone, StorageError
 from gateway.protocol import INTERNAL_ERROR, RpcError
 from gateway.server.head import Head
 from gateway.server.http_responses import Refusal
-from gateway.server.replica_signature import HEADER, SERVER_SCHEME, Signed, forwarded_headers, sign, verify
+from gateway.server.replica_signature import HEADER, SERVER_SCHEME, Route, Signed, forwarded_headers, sign, verify
 from gateway.storage.shared_clock import shared_now
 from gateway.telemetry.sparse_log import SparseLog
 from gateway.wire.message_sizes import MAX_MESSAGE_BYTES
@@ -233,8 +233,7 @@ class Replicas:
 
     def _request(self, client: httpx2.AsyncClient, peer: ReplicaRow, head: Head, body: bytes, principal: str) -> httpx2.Request:
         headers = forwarded_headers(head.headers)
-        who = {"receiver": peer.id, "sender": self.id, "principal": principal, "method": head.method}
-        signature = sign(self._key, **who, headers=headers, body=body, now=self._clock())
+        signature = sign(self._key, Route(peer.id, self.id, principal), method=head.method, headers=headers, body=body, now=self._clock())
         return client.build_request(
             head.method, peer.address + peer.path, content=body, headers=[*headers, (b"accept-encoding", b"identity"), (HEADER, signature)]
         )
@@ -258,9 +257,9 @@ class Replicas:
         if peer is None or not self.is_running(replica):
             raise SessionGone(f"The gateway {replica!r}, which runs the server, has stopped.", server="")
         client = self._client = self._client or _new_client()
-        who = {"receiver": peer.id, "sender": self.id, "principal": principal, "method": "POST"}
+        route = Route(peer.id, self.id, principal, SERVER_SCHEME)
         headers = [(b"content-type", b"application/json"), (b"accept", b"text/event-stream")]
-        signature = sign(self._key, **who, headers=headers, body=body, now=self._clock(), scheme=SERVER_SCHEME)
+        signature = sign(self._key, route, method="POST", headers=headers, body=body, now=self._clock())
         request = client.build_request(
             "POST", peer.address + peer.path, content=body, headers=[*headers, (b"accept-encoding", b"identity"), (HEADER, signature)]
         )

@@ -18,17 +18,19 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
 import anyio.abc
 
 from gateway.errors import NotSent, SessionGone, StorageError
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.storage.server_leases import ServerLease, ServerLeases
 from gateway.upstream.carriers.carrier import Carrier, Headers, OutgoingRequest, Receiver
 from gateway.upstream.carriers.owner_carrier import OwnerCarrier, OwnerChannel
 from gateway.upstream.child_deadline import ChildDeadline
+
+if TYPE_CHECKING:
+    from gateway.storage.server_leases import ServerLease, ServerLeases
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ import anyio.to_thread
 import httpx2
 import pytest
 
-from gateway.server.replica_signature import sign
+from gateway.server.replica_signature import Route, sign
 from gateway.storage.state_folder import StateFolder
 from tests.fakes.nursery import Child
 from tests.fakes.postgres import postgres
@@ -203,8 +203,8 @@ class Signer:
     async def post(self, http: httpx2.AsyncClient, url: str, *, scheme: str, receiver: str, key: bytes = b"") -> tuple[bytes, int]:
         """Send a call of `who`, and return its signature and the status of the response."""
         headers = [(b"content-type", b"application/json"), (b"accept", b"text/event-stream")]
-        who: dict[str, Any] = {"receiver": receiver, "sender": "x", "principal": "local", "method": "POST", "scheme": scheme}
-        signature = sign(key or self._key, **who, headers=headers, body=MESSAGE, now=time.time())
+        route = Route(receiver, "x", "local", scheme)
+        signature = sign(key or self._key, route, method="POST", headers=headers, body=MESSAGE, now=time.time())
         return signature, await self.repeat(http, url, signature)
 
     async def repeat(self, http: httpx2.AsyncClient, url: str, signature: bytes, body: bytes = b"") -> int:

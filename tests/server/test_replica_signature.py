@@ -12,20 +12,20 @@ import pytest
 
 from gateway.auth.principal import LOCAL
 from gateway.server.head import Head
-from gateway.server.replica_signature import HEADER, MAX_AGE_SECONDS, forwarded_headers, sign, verify
+from gateway.server.replica_signature import HEADER, MAX_AGE_SECONDS, Route, forwarded_headers, sign, verify
 from gateway.server.replicas import Replicas
 from tests.fakes.wired import lifespan, served
 from tests.server.test_fast_sessions import BOTH, Door
 
 KEY = bytes(range(32))
 HEADERS = [(b"mcp-session-id", b"s.1"), (b"authorization", b"Bearer secret"), (b"mcp-method", b"tools/call"), (b"cookie", b"c")]
-WHO: dict[str, Any] = {"receiver": "aaaa", "sender": "bbbb", "principal": "key:1 ä", "method": "POST"}
+ROUTE = Route("aaaa", "bbbb", "key:1 ä")
 NOW = 1_800_000_000.0
 
 
 def signed(**changes: Any) -> bytes:
-    given: dict[str, Any] = {**WHO, "headers": forwarded_headers(HEADERS), "body": b"{}", "now": NOW, **changes}
-    return sign(given.pop("key", KEY), **given)
+    given: dict[str, Any] = {"method": "POST", "headers": forwarded_headers(HEADERS), "body": b"{}", "now": NOW, **changes}
+    return sign(given.pop("key", KEY), given.pop("route", ROUTE), **given)
 
 
 def test_valid_signature_has_the_principal_and_the_digest_of_the_body() -> None:
@@ -74,7 +74,7 @@ def test_receiver_judges_age_by_the_given_clock_and_accepts_no_replay() -> None:
         fields = [*forwarded_headers(HEADERS), (HEADER, header)]
         return Head({"type": "http", "method": "POST", "path": "/mcp", "query_string": b"", "headers": fields})
 
-    header = signed(receiver=replicas.id)
+    header = signed(route=Route(replicas.id, "bbbb", "key:1 ä"))
     found = replicas.verify(head())
     assert found is not None and replicas.uses(found) and not replicas.uses(found)
     now[0] += 29
@@ -103,10 +103,9 @@ async def test_endpoint_accepts_a_forwarded_request_once_and_only_with_its_body(
             given = {"accept": BOTH, "content-type": "application/json", HEADER.decode(): header.decode("latin-1")}
             return await http.post(f"http://127.0.0.1:{port}/mcp", content=body, headers=given)
 
-        def header(body: bytes = PING, **changes: Any) -> bytes:
+        def header(body: bytes = PING, principal: str = LOCAL.id) -> bytes:
             headers = [(b"accept", BOTH.encode()), (b"content-type", b"application/json")]
-            given: dict[str, Any] = {**WHO, "receiver": replicas.id, "principal": LOCAL.id, "headers": headers, "body": body, **changes}
-            return sign(KEY, **given, now=time.time())
+            return sign(KEY, Route(replicas.id, "bbbb", principal), method="POST", headers=headers, body=body, now=time.time())
 
         once = header()
         assert (await post(once)).status_code == 400  # accepted; a `ping` without a session is refused by the protocol

@@ -99,7 +99,7 @@ def skewed_gateway(site: Machines, seconds: float) -> Generator[str]:
     argv = [sys.executable, "-m", "gateway", "run", "--http", f"127.0.0.1:{port}", "--config", str(site.folder / "gateway.json")]
     with log.open("wb") as out, subprocess.Popen(argv, cwd=ROOT, stdout=out, stderr=out, env=moved(seconds, **site.env_of("b"))) as process:
         try:
-            wait_until_ready(process, f"http://127.0.0.1:{port}/ready", log)  # pyright: ignore[reportArgumentType]  # it only polls it
+            wait_until_ready(process, f"http://127.0.0.1:{port}/ready", log)
             yield f"http://127.0.0.1:{port}/mcp"
         finally:
             process.kill()
