@@ -21,8 +21,10 @@ Revisit when: gateways share 2025 sessions and pending calls through the databas
 
 from __future__ import annotations
 
+import asyncio  # noqa: TID251  # connections that the kernel has queued are accepted without uvicorn
 import contextlib
 import errno
+import functools
 import logging
 import socket
 import threading
@@ -54,6 +56,9 @@ SIGNAL_BURST_SECONDS = 0.5
 
 IDLE_SECONDS = 0.5
 """Seconds for which idle connections of clients stay open after the listening socket was closed."""
+
+ACCEPT_TURNS = 4
+"""Turns of the event loop in which asyncio hands a connection, which it accepted before the listening socket was closed, to the server."""
 
 END_SECONDS = 5.0
 """Maximum seconds for which the ASGI application may clean up after its in-flight requests were cancelled."""
@@ -195,16 +200,43 @@ async def _stop_listening(server: uvicorn.Server) -> None:
     A load balancer notices by the refused connections that the gateway is gone. A request that it has sent over an idle connection would
     be lost if the gateway closed the connection at once.
     """
-    await anyio.lowlevel.checkpoint()  # connections that were opened before are accepted first
-    for listener in server.servers if server.started else ():
-        listener.close()
+    queued = [each for listener in (server.servers if server.started else ()) for each in _close(listener)]
+    _leave_connections(server)
+    await _serve_queued(server, queued)
+    for _ in range(ACCEPT_TURNS):
+        await anyio.lowlevel.checkpoint()
     until = anyio.current_time() + IDLE_SECONDS
-    while anyio.current_time() < until:
-        connections = [cast("ConnectionWriter[Any]", each) for each in server.server_state.connections]
-        if not sum(connection.leave() for connection in connections):
-            break
+    while _leave_connections(server) and anyio.current_time() < until:  # noqa: ASYNC110  # no event for it
         await anyio.sleep(0.02)
     server.should_exit = True
+
+
+def _leave_connections(server: uvicorn.Server) -> int:
+    """Let each connection close after its next response, and return the number of those that are idle."""
+    connections = [cast("ConnectionWriter[Any]", each) for each in server.server_state.connections]
+    return sum(connection.leave() for connection in connections)
+
+
+def _close(listener: asyncio.Server) -> list[socket.socket]:
+    """Close a listener, and return the connections that clients have opened and that it has not accepted yet.
+
+    The kernel would reset them, with the requests that are already in them.
+    """
+    copies, found = [each.dup() for each in listener.sockets], list[socket.socket]()
+    listener.close()
+    for copy in copies:
+        with copy, contextlib.suppress(OSError):  # the socket does not block, and raises `BlockingIOError` after the last connection
+            while True:
+                found.append(copy.accept()[0])
+    return found
+
+
+async def _serve_queued(server: uvicorn.Server, connections: list[socket.socket]) -> None:
+    """Serve accepted connections like those that the server has accepted itself."""
+    protocol = cast("Callable[..., asyncio.Protocol]", server.config.http_protocol_class)
+    make = functools.partial(protocol, config=server.config, server_state=server.server_state, app_state=server.lifespan.state)
+    for connection in connections:
+        await asyncio.get_running_loop().connect_accepted_socket(make, connection)
 
 
 async def _end_application(server: uvicorn.Server) -> None:

@@ -28,6 +28,7 @@ NOT_EXECUTED = {
     "make wheels": "builds a wheel for minutes; it is itself a check",
     "pipx ": "installs for the user; `make wheels` does the same elsewhere",
     "uvx ": "needs uv; `make wheels` does the same",
+    "make bench-fleet": "measures for an hour; tests/faults/test_fleet.py runs its parts",
     "make up": "needs Docker; tests/packaging/test_compose.py runs the parts without it",
     "make down": "needs Docker",
     "curl --cacert deploy/": "asks what `make up` started",

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, cast
 
+import anyio
+
 from gateway.auth.principal import Principal
 from gateway.errors import StorageError
 from gateway.protocol import INTERNAL_ERROR
@@ -29,6 +31,13 @@ if TYPE_CHECKING:
     from gateway.storage.client_sessions import ClientSessionRow
 
 logger = logging.getLogger(__name__)
+
+STREAM_PAUSE_SECONDS = 0.005
+"""Seconds between two sessions that are continued because their clients open the listening GET again.
+
+When a replica dies, the clients of all its sessions do this at the same time. Without the pause, calls wait until all streams are open:
+the p99 of calls was 1.7 s with 1,000 streams at two replicas (`make bench-fleet`). Calls continue their sessions at once.
+"""
 
 _NOT_CONTINUED = "The gateway's database does not answer, so this session cannot be continued now. Try again."
 _NOT_ENDED = "The gateway's database does not answer, so the session was not ended. Try again."
@@ -55,6 +64,8 @@ class ContinuedSessions:
         self._sessions = sessions
         self._parts = parts
         self._table = table
+        self._streams = anyio.Lock()
+        """Held by one listening GET after the other, for the pause before it continues its session."""
         self._wanted: dict[LegacySession, Sequence[str]] = {}
         """URIs that each session shall watch, while a task applies them."""
         if sealed is not None:
@@ -72,6 +83,9 @@ class ContinuedSessions:
             return None
         if (body := sealed.open(wire_id, principal.id)) is None:
             return None
+        if head.method == "GET":
+            async with self._streams:  # FIFO; a client that closes the connection leaves the queue
+                await anyio.sleep(STREAM_PAUSE_SECONDS)
         try:
             if wire_id not in self._table:
                 refusal = await self._continue(sealed, wire_id, body, principal)
