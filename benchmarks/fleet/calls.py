@@ -53,6 +53,7 @@ async def measure(site: Site, size: Size, versions: Upgrade | None) -> dict[str,
         await load.open_all(size.sessions, size.every, size.share)
         opened = time.monotonic() - began
         say(f"{size.sessions} sessions are open after {opened:.1f} s")
+        meters.drivers.append(load.streams.pid)
         load.start_modern(size.rate)
         await asyncio.sleep(SETTLE_SECONDS)
         say(f"quiet phase, {size.quiet:g} s")
@@ -63,7 +64,7 @@ async def measure(site: Site, size: Size, versions: Upgrade | None) -> dict[str,
         disturbed = await _phase(site, load, meters, _disturb(disturbances, size, versions), disturbances)
         say(f"disturbed: {_line(disturbed)}")
         load.check()
-        refusals = dict(load.journal.stream_refusals)
+        refusals = dict(load.streams.counts.refusals)
     finally:
         sampling.cancel()
         await load.stop()
@@ -106,7 +107,7 @@ async def _disturb(disturbances: Disturbances, size: Size, versions: Upgrade | N
 
 
 async def _phase(site: Site, load: Load, meters: Meters, work: Any, disturbances: Disturbances) -> dict[str, Any]:
-    before, began, streams = meters.read(), time.time(), load.journal.stream_ends
+    before, began, streams = meters.read(), time.time(), load.streams.counts.ends
     first, first_wait, samples = len(load.journal.outcomes), len(load.journal.waits), len(meters.connections)
     await work
     after, ended = meters.read(), time.time()
@@ -129,8 +130,8 @@ async def _phase(site: Site, load: Load, meters: Meters, work: Any, disturbances
         "growth_mib_per_minute": max(growths, default=0.0),
         "memory_mib": meters.highest(began),
         "connections": max(meters.connections[samples:], default=0),
-        "stream_ends": load.journal.stream_ends - streams,
-        "open_streams": load.open_streams,
+        "stream_ends": load.streams.counts.ends - streams,
+        "open_streams": load.streams.counts.open,
         "stop_seconds": disturbances.stop_seconds,
         "ready_seconds": disturbances.ready_seconds,
         "events": disturbances.notes,

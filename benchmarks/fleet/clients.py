@@ -62,6 +62,8 @@ class Connection(asyncio.Protocol):
         self._head: asyncio.Future[int] | None = None
         self._parts: list[bytes] = []
         self._session = ""
+        self.retry_seconds = 1.0
+        """Time after which the client opens an event stream again: the last `retry` field, or the default of the MCP SDKs."""
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the connection is closed."""
 
@@ -145,6 +147,8 @@ class Connection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         if self._head is None:
             self._parts.append(body)
+        elif body.startswith(b"retry: "):
+            self.retry_seconds = int(body[7 : body.index(b"\r")]) / 1000
 
     def on_message_complete(self) -> None:
         if self._answer is not None and self._parser is not None and not self._answer.done():

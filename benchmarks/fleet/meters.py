@@ -69,6 +69,8 @@ class Meters:
     """Samples the processes of a fleet while a block runs."""
 
     site: Site
+    drivers: list[int | None] = field(default_factory=lambda: list[int | None]([os.getpid()]))
+    """The processes of the harness."""
     memory: list[MemorySample] = field(default_factory=list[MemorySample])
     connections: list[int] = field(default_factory=list[int])
     """Connections to the database, sampled."""
@@ -105,7 +107,7 @@ class Meters:
             gateways=sum(self._gateway_cpu.values()),
             postgres=tree_cpu(self.site.postgres_pid()),
             nginx=tree_cpu(master),
-            driver=process_cpu(os.getpid()),
+            driver=sum(process_cpu(pid) for pid in self.drivers if pid is not None),
             upstream=process_cpu(self.site.upstream_pid),
             busy=machine_busy(),
             database=self._database(),

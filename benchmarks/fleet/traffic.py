@@ -10,8 +10,9 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.fleet.clients import Connection, ConnectionLost, NoAnswer, Person, Pool, legacy, listening, modern
+from benchmarks.fleet.clients import Connection, ConnectionLost, NoAnswer, Person, Pool, legacy, modern
 from benchmarks.fleet.judge import Outcome, Verdict, weigh
+from benchmarks.fleet.streams import Streams
 from benchmarks.payload import LEGACY
 
 ATTEMPTS = 4
@@ -19,9 +20,6 @@ ATTEMPTS = 4
 
 RETRY_SECONDS = 0.2
 """Pause before the first retry of a call; each further pause is twice as long."""
-
-REOPEN_SECONDS = 1.0
-"""Pause before a client opens a broken event stream again: the default of the MCP SDKs."""
 
 OPENERS = 32
 """Sessions that are opened at once."""
@@ -36,10 +34,8 @@ class Journal:
     outcomes: list[Outcome] = field(default_factory=list[Outcome])
     waits: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     """For each call its begin, and the seconds until the right answer, with all retries."""
-    stream_ends: int = 0
-    """Event streams that ended."""
-    stream_refusals: dict[str, int] = field(default_factory=dict[str, int])
-    """Attempts to open an event stream that failed, by what the client got."""
+    faults: list[str] = field(default_factory=list[str])
+    """Failures of the harness itself."""
 
 
 class Load:
@@ -53,7 +49,7 @@ class Load:
         self._tasks: set[asyncio.Task[None]] = set()
         self._pool = Pool(port)
         self.open_sessions = 0
-        self.open_streams = 0
+        self.streams = Streams(port)
         self._is_stopping = False
 
     # -- calls -------------------------------------------------------------------------------------------------------
@@ -112,6 +108,7 @@ class Load:
             RuntimeError: A session could not be opened.
         """
         places = iter(range(count))
+        await self.streams.start()
 
         async def opener() -> None:
             for place in places:
@@ -120,7 +117,7 @@ class Load:
                 self.open_sessions += 1
                 self._spawn(self._session(person, session, connection, every))
                 if place < count * share:
-                    self._spawn(self._stream(person, session))
+                    self.streams.hold(person, session)
 
         async with asyncio.TaskGroup() as group:
             for _ in range(OPENERS):
@@ -144,26 +141,6 @@ class Load:
             connection = await self.call(person, "2025", session, connection)
             await asyncio.sleep(max(due - time.monotonic(), 0))
 
-    async def _stream(self, person: Person, session: str) -> None:
-        while not self._is_stopping:
-            try:
-                connection = await Connection.open(self._port)
-                status = await connection.listen(listening(person, session))
-                if status == 200:
-                    self.open_streams += 1
-                    await connection.lost
-                    self.open_streams -= 1
-                    self.journal.stream_ends += 1
-                else:
-                    connection.close()
-                    self._refused(f"HTTP {status}")
-            except (ConnectionLost, TimeoutError) as error:
-                self._refused(str(error) or "no answer")
-            await asyncio.sleep(REOPEN_SECONDS)
-
-    def _refused(self, what: str) -> None:
-        self.journal.stream_refusals[what] = self.journal.stream_refusals.get(what, 0) + 1
-
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -174,13 +151,12 @@ class Load:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._refused(f"the harness failed: {error!r}")
+            self.journal.faults.append(repr(error))
 
     def check(self) -> None:
         """Raise `RuntimeError` if a client of the harness itself failed."""
-        broken = [what for what in self.journal.stream_refusals if what.startswith("the harness failed")]
-        if broken:
-            raise RuntimeError(broken[0])
+        if self.journal.faults:
+            raise RuntimeError(f"the harness failed: {self.journal.faults[0]}")
 
     async def stop(self) -> None:
         """End all clients."""
@@ -188,4 +164,5 @@ class Load:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.streams.stop()
         self._pool.close()

@@ -109,10 +109,10 @@ def first_answers(config_path: str | None) -> StartupAnswers | None:
 
 
 def _listen(loaded: LoadedConfig, host: str, port: int, *, searches: bool) -> socket.socket:
-    """Return a socket that listens on the port. If another program has the port and `searches` is true, listen on the next free port.
+    """Return a socket that is bound to the port. If another program has the port and `searches` is true, bind the next free port.
 
     The socket is bound before anything else starts. If two gateways start at once, one of them therefore fails here. If `searches` is true,
-    only one gateway of a configuration may run.
+    only one gateway of a configuration may run. Clients can connect at once; but with `storage.url`, only when the gateway serves.
 
     Raises:
         ConfigError: The port is in use, or, with `searches`, a gateway of this configuration is running.
@@ -122,10 +122,11 @@ def _listen(loaded: LoadedConfig, host: str, port: int, *, searches: bool) -> so
     from gateway.cli.running import sole_start
     from gateway.server.serving import AddressTaken, bind
 
+    listens = loaded.config.storage.url is None
     found = run_async(lambda: sole_start(loaded)) if searches else None
     if found is None or not found.is_own:
         with contextlib.suppress(AddressTaken):
-            return bind(host, port)
+            return bind(host, port, listens=listens)
     if found is None:  # not searched, or the program started to listen after the probe
         found = run_async(lambda: find_listener(endpoint_of(loaded, host, port), loaded))
     if not searches:
@@ -135,7 +136,7 @@ def _listen(loaded: LoadedConfig, host: str, port: int, *, searches: bool) -> so
         raise ConfigError(f"No second gateway was started: {text}")
     for other in range(port + 1, min(port + PORTS_TRIED, 65_536)):
         with contextlib.suppress(AddressTaken):
-            listener = bind(host, other)
+            listener = bind(host, other, listens=listens)
             _print_moved(found, host, port, other)
             return listener
     raise _taken(found, host, port)

@@ -57,6 +57,9 @@ SIGNAL_BURST_SECONDS = 0.5
 IDLE_SECONDS = 0.5
 """Seconds for which idle connections of clients stay open after the listening socket was closed."""
 
+QUEUED = 2_048
+"""Maximum number of connections that the kernel keeps until the gateway accepts them."""
+
 ACCEPT_TURNS = 4
 """Turns of the event loop in which asyncio hands a connection, which it accepted before the listening socket was closed, to the server."""
 
@@ -95,7 +98,7 @@ class Endpoint:
 
     @classmethod
     def bind(cls, host: str, port: int, settings: ServerSettings, listener: socket.socket | None = None) -> Endpoint:
-        """Listen for HTTP clients at `host` and `port`, or use the socket `listener`, which already listens.
+        """Listen for HTTP clients at `host` and `port`, or use the socket `listener`, which `bind` has bound to them.
 
         Clients can connect from now on. `serve_http` answers them, and closes the socket when it ends.
 
@@ -103,6 +106,7 @@ class Endpoint:
             ConfigError: Another program listens at the address, or this process cannot listen there for another reason.
         """
         listener = listener or bind(host, port)
+        _listen(listener, host, port)
         bound = int(listener.getsockname()[1])
         scheme = "http" if settings.http.tls is None else "https"
         return cls(listener, settings, bound, f"{scheme}://{shown_host(host, bound, settings.http.allowed_hosts)}{settings.http.path}")
@@ -298,8 +302,11 @@ of the listening socket. Options that the operating system does not have are not
 """
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """Create a TCP socket that listens at `host` and `port`, and return it.
+def bind(host: str, port: int, *, listens: bool = True) -> socket.socket:
+    """Create a TCP socket that is bound to `host` and `port`, and return it.
+
+    With `listens`, clients can connect from now on, and wait until the gateway serves. Without it, connections are refused until then
+    (`Endpoint.bind`), so that a load balancer sends requests to another gateway.
 
     Raises:
         AddressTaken: Another program listens at the address.
@@ -316,12 +323,22 @@ def bind(host: str, port: int) -> socket.socket:
             listener.setsockopt(level, option, value)
     try:
         listener.bind((host, port))
-        listener.listen(2048)
     except OSError as error:
         listener.close()
         raise _not_bound(error, host, port) from None
     listener.set_inheritable(False)
+    if listens:
+        _listen(listener, host, port)
     return listener
+
+
+def _listen(listener: socket.socket, host: str, port: int) -> None:
+    """Accept connections at a bound socket. On failure, close the socket and raise as `bind`."""
+    try:
+        listener.listen(QUEUED)
+    except OSError as error:
+        listener.close()
+        raise _not_bound(error, host, port) from None
 
 
 def _not_bound(error: OSError, host: str, port: int) -> ConfigError:

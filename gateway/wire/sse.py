@@ -43,6 +43,11 @@ def encode_comment(text: str) -> bytes:
     return b": %s\r\n\r\n" % text.encode()
 
 
+def encode_retry(seconds: float) -> bytes:
+    """Return the bytes of a `retry` field: the time after which a client opens the stream again when it breaks. It is not an event."""
+    return b"retry: %d\r\n\r\n" % round(seconds * 1000)
+
+
 class SseParser:
     """Parses one event stream and returns the data of its events. Events without data are ignored (SEP-1699)."""
 

@@ -126,6 +126,18 @@ async def test_session_is_served_by_every_replica_in_turn(replicas: Replicas) ->
         assert "Read the notes." in called.text
 
 
+async def test_clients_reopen_broken_streams_at_random_times(replicas: Replicas) -> None:
+    delays: set[int] = set()
+    for number in range(8):
+        given = {"accept": "text/event-stream", "mcp-session-id": await replicas.open(0)}
+        async with replicas.http.stream("GET", replicas.urls[number % 2], headers=given) as stream:
+            field, _, value = (await anext(stream.aiter_lines())).partition(": ")
+            assert field == "retry"
+            delays.add(int(value))
+    assert all(1_000 <= delay <= 5_000 for delay in delays)
+    assert len(delays) > 4
+
+
 async def test_request_that_needs_the_sdk_is_served_by_the_other_replica(replicas: Replicas) -> None:
     session = await replicas.open(0)
     read = await replicas.post(1, {"id": 1, "method": "resources/read", "params": {"uri": URI}}, session)

@@ -32,12 +32,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-STREAM_PAUSE_SECONDS = 0.005
-"""Seconds between two sessions that are continued because their clients open the listening GET again.
+STREAM_PAUSE_SECONDS = 0.1
+"""Longest pause before a session is continued because its client opens the listening GET again.
 
-When a replica dies, the clients of all its sessions do this at the same time. Without the pause, calls wait until all streams are open:
-the p99 of calls was 1.7 s with 1,000 streams at two replicas (`make bench-fleet`). Calls continue their sessions at once.
+Pauses end together, at fixed times, so that the stored states of several sessions are read together.
 """
+
+STREAMS_AT_ONCE = 20
+"""Maximum number of listening GETs in this pause; the others wait for them, so that calls do not wait while hundreds of streams are opened
+after another replica has died."""
 
 _NOT_CONTINUED = "The gateway's database does not answer, so this session cannot be continued now. Try again."
 _NOT_ENDED = "The gateway's database does not answer, so the session was not ended. Try again."
@@ -64,8 +67,8 @@ class ContinuedSessions:
         self._sessions = sessions
         self._parts = parts
         self._table = table
-        self._streams = anyio.Lock()
-        """Held by one listening GET after the other, for the pause before it continues its session."""
+        self._streams = anyio.Semaphore(STREAMS_AT_ONCE)
+        """Held by listening GETs during their pause."""
         self._wanted: dict[LegacySession, Sequence[str]] = {}
         """URIs that each session shall watch, while a task applies them."""
         if sealed is not None:
@@ -84,8 +87,8 @@ class ContinuedSessions:
         if (body := sealed.open(wire_id, principal.id)) is None:
             return None
         if head.method == "GET":
-            async with self._streams:  # FIFO; a client that closes the connection leaves the queue
-                await anyio.sleep(STREAM_PAUSE_SECONDS)
+            async with self._streams:  # first come, first served; a client that closes the connection leaves the queue
+                await anyio.sleep(STREAM_PAUSE_SECONDS - anyio.current_time() % STREAM_PAUSE_SECONDS)
         try:
             if wire_id not in self._table:
                 refusal = await self._continue(sealed, wire_id, body, principal)

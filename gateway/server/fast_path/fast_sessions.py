@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import math
+import random
 import time
 from collections.abc import Awaitable
 from datetime import UTC, datetime
@@ -46,7 +47,7 @@ from gateway.server.usage import Usages
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.ports import ClientProfile
 from gateway.wire.rpc_envelope import response
-from gateway.wire.sse import encode_comment
+from gateway.wire.sse import encode_comment, encode_retry
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -62,6 +63,13 @@ SILENCE_SECONDS = 9.0
 
 IDLE_SECONDS = 1_800.0
 """Seconds without a request and without an open stream after which a session ends. The MCP SDK has the same timeout."""
+
+REOPEN_SECONDS = (1.0, 5.0)
+"""Seconds after which a client opens a broken listening GET again, chosen at random for each stream, with several replicas.
+
+When a replica dies, its clients open their streams at the others. At their default of one second, hundreds would do this at once, and calls
+would wait meanwhile (`make bench-fleet`).
+"""
 
 MOVE_SECONDS = 10.0
 """Timeout in seconds for moving a session to the MCP SDK, and again for then moving its listening GET. Both usually take milliseconds.
@@ -248,6 +256,8 @@ class FastSessions:
         try:
             await send({"type": "http.response.start", "status": 200, "headers": _stream_headers(session)})
             with stream.scope:
+                if self._parts.replicas is not None:
+                    await stream.write(encode_retry(random.uniform(*REOPEN_SECONDS)))
                 await receive.ended()
                 return True
             await stream.flush()
