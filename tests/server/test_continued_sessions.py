@@ -80,7 +80,7 @@ def _database(kind: str, folder: Path) -> Generator[str]:
 
 
 @contextmanager
-def _started(kind: str, folder: Path) -> Generator[Replicas]:
+def started(kind: str, folder: Path) -> Generator[Replicas]:
     (folder / "skills" / "notes").mkdir(parents=True)
     (folder / "skills" / "notes" / "SKILL.md").write_text(SKILL)
     with _database(kind, folder) as database:
@@ -96,7 +96,7 @@ def _started(kind: str, folder: Path) -> Generator[Replicas]:
 
 @pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=[pytest.mark.fleet, pytest.mark.postgres])])
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generator[Replicas]:
-    with _started(request.param, tmp_path_factory.mktemp("pair")) as made:
+    with started(request.param, tmp_path_factory.mktemp("pair")) as made:
         yield made
 
 
@@ -110,7 +110,7 @@ async def replicas(pair: Replicas) -> AsyncGenerator[Replicas]:
 async def mortals(tmp_path: Path) -> AsyncGenerator[Replicas]:
     """Two replicas that the test may kill."""
     with ExitStack() as stack:
-        made = await anyio.to_thread.run_sync(stack.enter_context, _started("sqlite", tmp_path))
+        made = await anyio.to_thread.run_sync(stack.enter_context, started("sqlite", tmp_path))
         async with httpx2.AsyncClient(timeout=20) as made.http:
             yield made
 
