@@ -1,11 +1,11 @@
-"""Requests to a stdio server with `single: true` through the gateway that runs it and another: cancellations, resources, a broken program."""
+"""Requests to a stdio server with `single: true` through its owner and another gateway: cancellations, resources, a broken program."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from tests.fakes.nursery import Child
-from tests.fakes.running import upstream_stdio
+from tests.fakes.running import ROOT, upstream_stdio
 from tests.interaction.wire import Era, HttpWire, Wire, over_http
 from tests.tasks.test_gateways import start_gateway, stop
 
@@ -31,15 +31,18 @@ runpy.run_module("tests.fakes.upstream", run_name="__main__")
 """
 """A server that does not start while a file exists."""
 
-Start = Callable[..., Any]
 
 
-@pytest.fixture
-async def start(tmp_path: Path) -> AsyncGenerator[Start]:
-    """Return a function that starts two gateways with one single server, and returns their URLs. The first gateway runs the server."""
-    processes: list[Child] = []
+class Start:
+    """Starts two gateways with one single server, and returns their URLs. The first gateway runs the server."""
 
-    def begin(server: dict[str, Any]) -> list[str]:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.processes: list[Child] = []
+
+    def __call__(self, server: dict[str, Any]) -> list[str]:
+        """Start both gateways. Blocks."""
+        tmp_path = self._folder
         urls: list[str] = []
         for number in (0, 1):
             state = tmp_path / f"state-{number}" / "moongate"
@@ -53,14 +56,18 @@ async def start(tmp_path: Path) -> AsyncGenerator[Start]:
                 "server": {"http": {"drainSeconds": 1}},
             }
             process, url = start_gateway(tmp_path, "gateway", config, XDG_STATE_HOME=str(state.parent))
-            processes.append(process)
+            self.processes.append(process)
             urls.append(url)
         return urls
 
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncGenerator[Start]:
+    begin = Start(tmp_path)
     try:
         yield begin
     finally:
-        for process in processes:
+        for process in begin.processes:
             await anyio.to_thread.run_sync(stop, process)
 
 
@@ -118,7 +125,7 @@ async def test_cancellation_at_any_gateway_reaches_the_server(urls: list[str], r
 
 async def _hang(caller: HttpWire) -> None:
     headers = {"Accept": "application/json, text/event-stream", **caller.headers}
-    params = {"name": "one__hang", "arguments": {}}
+    params: dict[str, Any] = {"name": "one__hang", "arguments": {}}
     await caller.http.post(caller.url, json={"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}, headers=headers)
 
 
@@ -166,8 +173,30 @@ async def test_subscriber_at_any_gateway_is_notified_once_per_update(urls: list[
 
 async def _collect(stream: httpx2.Response, updates: list[str]) -> None:
     async for line in stream.aiter_lines():
-        if line.startswith("data: {") and "resources/updated" in line:
-            updates.append(json.loads(line[6:])["params"]["uri"])
+        found = line.startswith("data: {") and "resources/updated" in line
+        updates += [json.loads(line[6:])["params"]["uri"]] if found else []
+
+
+async def test_server_is_unsubscribed_from_what_a_killed_gateway_watched(start: Start, tmp_path: Path) -> None:
+    program = [str(ROOT / "tests" / "interaction" / "single_server.py"), str(tmp_path / "journal")]
+    urls = await anyio.to_thread.run_sync(start, {"command": sys.executable, "args": program})
+
+    def events() -> list[str]:
+        said = [json.loads(line)["event"] for line in (tmp_path / "journal").read_text().splitlines()]
+        return [event.removeprefix("resources/") for event in said if event.startswith("resources/")]
+
+    async with over_http(urls[1], "legacy", tasks=False) as subscriber, over_http(urls[0], "legacy", tasks=False) as other:
+        listed = (await subscriber.send("resources/list"))["result"]["resources"]
+        uri = next(row["uri"] for row in listed if "data://one" in row["uri"])
+        for wire in (subscriber, other):
+            assert "error" not in await wire.send("resources/subscribe", uri=uri)
+        assert events() == ["subscribe"]
+        assert "error" not in await other.send("resources/unsubscribe", uri=uri)
+        assert events() == ["subscribe"], "the other gateway still watches the resource"
+        await anyio.to_thread.run_sync(stop, start.processes[1])
+        with anyio.fail_after(10):
+            while events() != ["subscribe", "unsubscribe"]:
+                await anyio.sleep(0.05)
 
 
 async def test_list_that_a_call_changes_changes_at_both_gateways(urls: list[str]) -> None:

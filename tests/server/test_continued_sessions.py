@@ -16,6 +16,7 @@ import anyio
 import httpx2
 import pytest
 
+from gateway.server.sealed_sessions import MAX_ID
 from tests.fakes.nursery import Child
 from tests.fakes.postgres import postgres
 from tests.fakes.running import upstream_stdio
@@ -124,6 +125,13 @@ async def test_session_is_served_by_every_replica_in_turn(replicas: Replicas) ->
         call: dict[str, Any] = {"name": "load_skill", "arguments": {"skill_name": "notes"}}
         called = await replicas.post(number % 2, {"id": 100 + number, "method": "tools/call", "params": call}, session)
         assert "Read the notes." in called.text
+
+
+async def test_session_with_a_long_handshake_stays_at_its_replica(replicas: Replicas) -> None:
+    session = await replicas.open(0, {"experimental": {"x": {"y": "z" * MAX_ID}}})
+    assert len(session) < 100
+    assert "search_skills" in (await replicas.post(0, {"id": 1, "method": "tools/list"}, session)).text
+    assert (await replicas.post(1, {"id": 1, "method": "tools/list"}, session)).status_code == 404
 
 
 async def test_request_that_needs_the_sdk_is_served_by_the_other_replica(replicas: Replicas) -> None:
