@@ -35,6 +35,7 @@ from gateway.protocol import (
 from gateway.sdk import load
 from gateway.server.bodies import COUNTED_SCOPE_KEY, BufferedReceive, problem_of
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY, LegacySession
+from gateway.server.event_ids import REQUEST_ID_SCOPE_KEY
 from gateway.server.fast_path.continued_sessions import ContinuedParts, ContinuedSessions
 from gateway.server.fast_path.fast_sessions import FastSessions, SessionParts
 from gateway.server.fast_path.handshake import plain_initialize
@@ -142,6 +143,8 @@ class HttpDispatch:
         if session is not False or self._sessions.reads(head, principal) or self._routes.reads(head):
             body = await replay.read(head.length)
             message = None if body is None else decode_object(body, is_counted=COUNTED_SCOPE_KEY in scope)
+            if message is not None and "method" in message:
+                scope[REQUEST_ID_SCOPE_KEY] = message.get("id")
         if await self._routes.forwards(head, principal, message, body or b"", scope, replay, send):
             return
         if message is not None and not isinstance(session, bool) and message.get("method") == "notifications/cancelled":

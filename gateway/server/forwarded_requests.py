@@ -40,7 +40,7 @@ class ForwardedRequests:
             await json_response({"error": "invalid_replica", "message": message}, 401)(scope, receive, send)
             return
         if signed.scheme == SERVER_SCHEME:
-            await self._servers(body, replay, send)
+            await self._servers(body, replay, send, signed.sender)
             return
         # The client's `Host` was checked by the other replica, and the address of this replica need not be an accepted one.
         headers = [(name, b"localhost" if name == b"host" else value) for name, value in scope["headers"] if name != HEADER]

@@ -5,7 +5,6 @@ The packages `fast_path` and `sdk_path` do not import each other. They share thi
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from pydantic_core import to_json
 
 from gateway.json_types import JsonObject
+from gateway.server.event_ids import listening_token
 from gateway.wire.rpc_envelope import notification
 from gateway.wire.sse import encode_event
 
@@ -21,12 +21,6 @@ if TYPE_CHECKING:
 
 MAX_STORED = 200
 """Maximum number of notifications stored per session, for clients that reconnect their stream."""
-
-
-def stream_token(replica: str) -> str:
-    """Return a new random name of an event stream for its event ids. With replicas, it begins with the id of this replica."""
-    token = secrets.token_urlsafe(9)
-    return f"{replica}-{token}" if replica else token
 
 
 @dataclass(slots=True)
@@ -44,7 +38,7 @@ class NotificationLog:
     messages: list[tuple[str, JsonObject | None]] = field(default_factory=lambda: list[tuple[str, JsonObject | None]]())
 
     def __post_init__(self) -> None:
-        self.token = stream_token(self.replica)
+        self.token = listening_token(self.replica)
 
     def keep(self, method: str, params: JsonObject | None) -> bytes:
         """Store a notification, and return it encoded as a server-sent event. At the limit `MAX_STORED`, remove the oldest notification."""

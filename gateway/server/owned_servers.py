@@ -28,8 +28,8 @@ class OwnedServers:
     def __init__(self, relay_of: Relays) -> None:
         self._relay_of = relay_of
 
-    async def __call__(self, body: bytes, receive: BufferedReceive, send: Send) -> None:
-        """Serve one message. If the other replica closes the connection, the request is cancelled at the server."""
+    async def __call__(self, body: bytes, receive: BufferedReceive, send: Send, sender: str) -> None:
+        """Serve one message of the replica `sender`. If the other replica closes the connection, the request is cancelled at the server."""
         message = members_of(from_json(body))
         lock = anyio.Lock()
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
@@ -46,7 +46,7 @@ class OwnedServers:
         else:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_end_with_sender, receive, tasks.cancel_scope)
-                await relay.serve(message, reply)
+                await relay.serve(message, reply, sender)
                 tasks.cancel_scope.cancel()
         await send({"type": "http.response.body", "body": b""})
 

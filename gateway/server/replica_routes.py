@@ -20,8 +20,11 @@ import anyio
 
 from gateway.auth.principal import Principal
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.protocol import INTERNAL_ERROR
 from gateway.server.bodies import BufferedReceive
+from gateway.server.event_ids import replica_of_event, request_of
 from gateway.server.head import Head
+from gateway.server.http_responses import Refusal
 from gateway.server.replicas import Replicas
 
 if TYPE_CHECKING:
@@ -37,6 +40,12 @@ REPLICA_SCOPE_KEY = "moongate.replica"
 
 QUESTION, STATE = "q.", "r."
 """Prefixes of the JSON-RPC ids of questions, and of request states, before the id of the replica."""
+
+UNASKED = (
+    "The gateway that asked this question has stopped or cannot be reached, so the call that needs the answer has ended. "
+    "It may have had effects: send it again if that does no harm."
+)
+"""Message of the error for an answer to a question of a gateway that has stopped."""
 
 CANCEL_SECONDS = 1.0
 """Timeout in seconds for telling another replica that a client has cancelled a request."""
@@ -60,7 +69,7 @@ def plain_state(state: str) -> str:
 def replica_of(head: Head, message: JsonMapping | None) -> str:
     """Return the id of the replica that alone can serve a request; empty if any replica can. `message` is the decoded body of a POST."""
     if head.method == "GET":
-        return head.fields.get(b"last-event-id", b"").decode("latin-1").partition("-")[0]
+        return replica_of_event(head.fields.get(b"last-event-id", b"").decode("latin-1"))
     if message is None:
         return ""
     number, params = message.get("id"), message.get("params")
@@ -68,6 +77,10 @@ def replica_of(head: Head, message: JsonMapping | None) -> str:
         return number.split(".")[1] if isinstance(number, str) and number.startswith(QUESTION) else ""
     state = cast("JsonMapping", params).get("requestState") if isinstance(params, dict) else None
     return state.split(".")[1] if isinstance(state, str) and state.startswith(STATE) else ""
+
+
+def _resumed_request(head: Head) -> int | str | None:
+    return request_of(head.fields.get(b"last-event-id", b"").decode("latin-1")) if head.method == "GET" else None
 
 
 class ReplicaRoutes:
@@ -96,14 +109,27 @@ class ReplicaRoutes:
                 await _cancel_elsewhere(replicas, head, body, principal.id)
             return False
         replica = replica_of(head, message)
-        if not replica or replica == replicas.id or not await replicas.find(replica):
+        if not replica or replica == replicas.id:
             return False
-        is_answered = True  # also if the client disconnects
+        number: JsonValue = message.get("id") if message is not None and "method" in message else _resumed_request(head)
+        if await replicas.find(replica) and await self._is_answered_by(replica, head, body, principal, number, receive, send):
+            return True
+        if message is None or "method" in message:
+            return False
+        # An answer that is accepted with 202 and reaches nobody would look like one that was delivered.
+        await Refusal(410, INTERNAL_ERROR, UNASKED).to_response(is_rpc=True)(scope, receive, send)
+        return True
+
+    async def _is_answered_by(
+        self, replica: str, head: Head, body: bytes, principal: Principal, number: JsonValue, receive: BufferedReceive, send: Send
+    ) -> bool:
+        """Forward a request to another replica, and return true when it was answered, or its client has disconnected."""
+        assert self._replicas is not None
+        is_answered = True
         await receive.read(max(head.length, 0))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_end_with_client, receive, tasks.cancel_scope)
-            number: JsonValue = message.get("id") if message is not None and "method" in message else None
-            is_answered = await replicas.forward(replica, head, body, principal.id, number, send)
+            is_answered = await self._replicas.forward(replica, head, body, principal.id, number, send)
             tasks.cancel_scope.cancel()
         return is_answered
 

@@ -27,6 +27,7 @@ from pydantic_core import from_json, to_json
 
 from gateway.errors import NotSent, OutcomeUnknown, SessionGone, StorageError
 from gateway.protocol import INTERNAL_ERROR, RpcError
+from gateway.server.event_ids import LOST
 from gateway.server.head import Head
 from gateway.server.http_responses import Refusal
 from gateway.server.replica_signature import HEADER, SERVER_SCHEME, Route, Signed, forwarded_headers, sign, verify
@@ -68,8 +69,6 @@ STOP_SECONDS = 2.0
 
 MAX_NONCES = 100_000
 """Maximum number of signatures that are remembered so that none is used twice. Beyond it, forwarded requests are refused."""
-
-GONE = "The gateway that served this request has stopped. Send the request again."
 
 _KEPT_HEADERS = frozenset({"content-type", "mcp-session-id", "cache-control", "x-accel-buffering", "retry-after"})
 
@@ -197,13 +196,13 @@ class Replicas:
     async def forward(self, replica: str, head: Head, body: bytes, principal: str, number: JsonValue, send: Send) -> bool:
         """Forward a client's request to another replica, and pass its response on with `send`. Return false if nothing was sent there.
 
-        `number` is the JSON-RPC id of the request, for an error response if the other replica stops before it has answered. The caller
-        cancels this method when the client disconnects.
+        `number` is the JSON-RPC id of the request, or of the request whose stream a GET resumes, for an error response if the other replica
+        stops before it has answered. The caller cancels this method when the client disconnects.
         """
         peer = self._peers.get(replica)
         if peer is None or not self.is_running(replica):
             return False
-        answer = _Answer(number, send)
+        answer = _Answer(number, send, is_stream=head.method == "GET")
         was_sent = True
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._end_when_dead, replica, tasks.cancel_scope)
@@ -309,8 +308,9 @@ def _new_client() -> httpx2.AsyncClient:
 class _Answer:
     """The response of another replica, which is passed on to the client. If it breaks, its client gets an error response."""
 
-    def __init__(self, number: JsonValue, send: Send) -> None:
-        """`number` is the JSON-RPC id of the client's request."""
+    def __init__(self, number: JsonValue, send: Send, *, is_stream: bool) -> None:
+        """`number` is the JSON-RPC id of the client's request. `is_stream` means that its client accepts only an event stream."""
+        self._is_stream = is_stream
         self._number = number
         self._send = send
         self._has_begun = self._has_ended = False
@@ -336,11 +336,14 @@ class _Answer:
         """Send an error response if the response has not ended: as the last event of an event stream, or as a response of its own."""
         if self._has_ended:
             return
+        if not self._has_begun and self._is_stream and self._number is not None:
+            self._has_begun = True
+            await self._send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
         if not self._has_begun:
-            await Refusal(503, INTERNAL_ERROR, GONE, 1).to_response(is_rpc=True, number=self._number)({}, _nothing, self._send)
+            await Refusal(503, INTERNAL_ERROR, LOST, 1).to_response(is_rpc=True, number=self._number)({}, _nothing, self._send)
             return
         if self._number is not None:  # without an id, the stream is the listening GET, which its client opens again
-            error = to_json(error_response(self._number, RpcError(INTERNAL_ERROR, GONE)))
+            error = to_json(error_response(self._number, RpcError(INTERNAL_ERROR, LOST)))
             await self._send({"type": "http.response.body", "body": encode_event(error, ""), "more_body": True})
         await self._send({"type": "http.response.body", "body": b""})
 

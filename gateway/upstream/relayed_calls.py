@@ -6,6 +6,7 @@ The other gateway has authorized the call. Requests for input of the server go b
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, cast
 
@@ -77,24 +78,27 @@ class RelayedCalls:
         self._send = send
         self._open: dict[str, tuple[anyio.Event, JsonObject]] = {}
         self._listeners: set[Any] = set()
-        self._watched: dict[str, int] = {}
+        self._watched: dict[str, Counter[str]] = {}
+        """Number of watches of each resource, by the id of the gateway that requested them."""
+        self._followers: dict[str, object] = {}
+        """For each gateway that follows the server's notifications: an object that identifies its latest stream."""
 
-    async def serve(self, message: JsonMapping, send: Send) -> None:
-        """Serve one message of another gateway, and send the response. Cancelling this method cancels the request."""
+    async def serve(self, message: JsonMapping, send: Send, sender: str) -> None:
+        """Serve one message of the gateway `sender`, and send the response. Cancelling this method cancels the request."""
         if message.get("kind") != "answer" and not self._owns():
             gone = SessionGone("The gateway to which this request was sent does not run the server any more.", server="")
             await send({"failure": failure_to_json(gone)})
             return
         match message.get("kind"):
             case "messages":
-                await self._follow(send)
+                await self._follow(send, sender)
             case "answer":
                 if (opened := self._open.get(str(message.get("ask")))) is not None:
                     opened[1].update(message)
                     opened[0].set()
             case _:
                 try:
-                    await send({"result": await self._run(message, send)})
+                    await send({"result": await self._run(message, send, sender)})
                 except (UpstreamError, PolicyDenied) as error:
                     await send({"failure": failure_to_json(error)})
 
@@ -120,8 +124,13 @@ class RelayedCalls:
             raise InputUnavailable(str(members_of(answer.get("error")).get("message")), capability="")
         return cast("JsonObject", answer["result"])
 
-    async def _follow(self, send: Send) -> None:
-        """Send the server's own notifications until the session with it ends. The connection is not idle meanwhile."""
+    async def _follow(self, send: Send, sender: str) -> None:
+        """Send the server's own notifications until the session with it ends. The connection is not idle meanwhile.
+
+        The watches of a gateway end with its latest stream, because the gateway has stopped, or requests them again on a new stream.
+        """
+        stream = self._followers[sender] = object()
+        await self._release(sender)
         queue, received = anyio.create_memory_object_stream[JsonObject](MAX_QUEUED)
         self._connection.begin_use()
         try:
@@ -145,8 +154,12 @@ class RelayedCalls:
             self._connection.end_use()
             queue.close()
             received.close()
+            if self._followers.get(sender) is stream:
+                del self._followers[sender]
+                with anyio.CancelScope(shield=True):
+                    await self._release(sender)
 
-    async def _run(self, message: JsonMapping, send: Send) -> JsonObject:
+    async def _run(self, message: JsonMapping, send: Send, sender: str) -> JsonObject:
         method, params, meta = str(message["method"]), dict(members_of(message.get("params"))), dict(members_of(message.get("meta")))
         call = message.get("call")
         session = await self._connection.session()
@@ -157,7 +170,7 @@ class RelayedCalls:
             await session.want_level(cast("LogLevel", params.get("level")))
             return {}
         if method in ("resources/subscribe", "resources/unsubscribe"):
-            return await self._subscribe(method, str(params.get("uri")))
+            return await self._subscribe(method, str(params.get("uri")), sender)
         level = cast("LogLevel | None", meta.pop(LOG_LEVEL_META_KEY, None))
         capabilities = dict(members_of(meta.get(CLIENT_CAPABILITIES_META_KEY)))
         if not isinstance(call, dict):
@@ -165,14 +178,19 @@ class RelayedCalls:
         ctx = _context(members_of(call), RelayedCaller(self, send), wants_progress=message.get("wantsProgress") is True)
         return await self._send(method, params, Envelope(ctx, meta, capabilities, level or ctx.facts.log_level))
 
-    async def _subscribe(self, method: str, uri: str) -> JsonObject:
+    async def _subscribe(self, method: str, uri: str, sender: str) -> JsonObject:
         if method == "resources/subscribe":
-            self._watched[uri] = self._watched.get(uri, 0) + 1
             await self._target.watch(uri)
-        elif self._watched.get(uri, 0):
-            self._watched[uri] -= 1
+            self._watched.setdefault(sender, Counter())[uri] += 1
+        elif (watched := self._watched.get(sender)) is not None and watched[uri]:
+            watched[uri] -= 1
             await self._target.unwatch(uri)
         return {}
+
+    async def _release(self, sender: str) -> None:
+        """End all watches of another gateway. `unwatch` only notes them, so this does not wait for the server."""
+        for uri in self._watched.pop(sender, Counter()).elements():
+            await self._target.unwatch(uri)
 
 
 def _handshake(method: str, agreed: Negotiated) -> JsonObject:

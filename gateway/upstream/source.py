@@ -229,7 +229,7 @@ class UpstreamSource:
 
     async def notified(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
         """Pass a server's log message to the caller of `ctx`, or process a change notification (interface `SessionHooks`)."""
-        if ctx is None:
+        if ctx is None or method != "notifications/message":  # a changed list concerns every gateway, also if a call has changed it
             self.relayed.notified(method, params)
         if method == "notifications/message":
             if ctx is not None:

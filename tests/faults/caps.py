@@ -88,6 +88,36 @@ CAPS: tuple[Cap, ...] = (
         "test_longest_parked_call_is_evicted_at_the_principals_limit",
     ),
     Cap(
+        "gateway.server.sealed_sessions:MAX_ID",
+        "the id of a session that every replica continues",
+        "tests/server/test_continued_sessions.py",
+        "test_session_with_a_long_handshake_stays_at_its_replica",
+    ),
+    Cap(
+        "gateway.server.event_ids:MAX_REQUEST_ID",
+        "a request's id in the ids of its events",
+        "tests/server/test_resumable_sessions.py",
+        "test_event_id_has_no_request_id_that_is_odd_or_too_long",
+    ),
+    Cap(
+        "gateway.server.replicas:MAX_NONCES",
+        "signatures of forwarded requests that a replica remembers",
+        "tests/server/test_replica_signature.py",
+        "test_replica_remembers_so_many_signatures_and_no_more",
+    ),
+    Cap(
+        "gateway.storage.refused_replicas:MAX_ROWS",
+        "gateways that could not use the database",
+        "tests/storage/test_refused_replicas.py",
+        "test_latest_refusals_are_kept_with_short_reasons",
+    ),
+    Cap(
+        "gateway.storage.refused_replicas:MAX_REASON",
+        "the reason for which a gateway could not use the database",
+        "tests/storage/test_refused_replicas.py",
+        "test_latest_refusals_are_kept_with_short_reasons",
+    ),
+    Cap(
         "gateway.server.watches:MAX_WATCHED",
         "resources that one client watches",
         "tests/attacks/test_watching.py",

@@ -1,4 +1,4 @@
-"""A stdio server that may run only once: it notes its process id with each start, call and end in a file (`argv[1]`)."""
+"""A stdio server that may run only once: it notes its process id with each start, call, subscription and end in a file (`argv[1]`)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 TOOLS: list[dict[str, Any]] = [
     {"name": name, "inputSchema": {"type": "object", "properties": {"steps": {"type": "integer"}}}} for name in ("who", "slow", "ask")
 ]
+
+CAPABILITIES: dict[str, Any] = {"tools": {}, "resources": {"subscribe": True}}
 
 
 def note(event: str) -> None:
@@ -57,9 +59,14 @@ def main() -> None:
         number, method = message.get("id"), message.get("method")
         if method == "initialize":
             info = {"name": "single", "version": "1"}
-            send({"id": number, "result": {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info}})
+            send({"id": number, "result": {"protocolVersion": "2025-11-25", "capabilities": CAPABILITIES, "serverInfo": info}})
         elif method == "tools/list":
             send({"id": number, "result": {"tools": TOOLS}})
+        elif method == "resources/list":
+            send({"id": number, "result": {"resources": [{"uri": "data://one", "name": "one"}]}})
+        elif method in ("resources/subscribe", "resources/unsubscribe"):
+            note(method)
+            send({"id": number, "result": {}})
         elif method == "tools/call":
             call(number, message["params"])
         elif number is not None and method is not None:

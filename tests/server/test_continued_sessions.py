@@ -16,6 +16,7 @@ import anyio
 import httpx2
 import pytest
 
+from gateway.server.sealed_sessions import MAX_ID
 from tests.fakes.nursery import Child
 from tests.fakes.postgres import postgres
 from tests.fakes.running import upstream_stdio
@@ -80,7 +81,7 @@ def _database(kind: str, folder: Path) -> Generator[str]:
 
 
 @contextmanager
-def _started(kind: str, folder: Path) -> Generator[Replicas]:
+def started(kind: str, folder: Path) -> Generator[Replicas]:
     (folder / "skills" / "notes").mkdir(parents=True)
     (folder / "skills" / "notes" / "SKILL.md").write_text(SKILL)
     with _database(kind, folder) as database:
@@ -96,7 +97,7 @@ def _started(kind: str, folder: Path) -> Generator[Replicas]:
 
 @pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=[pytest.mark.fleet, pytest.mark.postgres])])
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generator[Replicas]:
-    with _started(request.param, tmp_path_factory.mktemp("pair")) as made:
+    with started(request.param, tmp_path_factory.mktemp("pair")) as made:
         yield made
 
 
@@ -110,7 +111,7 @@ async def replicas(pair: Replicas) -> AsyncGenerator[Replicas]:
 async def mortals(tmp_path: Path) -> AsyncGenerator[Replicas]:
     """Two replicas that the test may kill."""
     with ExitStack() as stack:
-        made = await anyio.to_thread.run_sync(stack.enter_context, _started("sqlite", tmp_path))
+        made = await anyio.to_thread.run_sync(stack.enter_context, started("sqlite", tmp_path))
         async with httpx2.AsyncClient(timeout=20) as made.http:
             yield made
 
@@ -136,6 +137,13 @@ async def test_clients_reopen_broken_streams_at_random_times(replicas: Replicas)
             delays.add(int(value))
     assert all(1_000 <= delay <= 5_000 for delay in delays)
     assert len(delays) > 4
+
+
+async def test_session_with_a_long_handshake_stays_at_its_replica(replicas: Replicas) -> None:
+    session = await replicas.open(0, {"experimental": {"x": {"y": "z" * MAX_ID}}})
+    assert len(session) < 100
+    assert "search_skills" in (await replicas.post(0, {"id": 1, "method": "tools/list"}, session)).text
+    assert (await replicas.post(1, {"id": 1, "method": "tools/list"}, session)).status_code == 404
 
 
 async def test_request_that_needs_the_sdk_is_served_by_the_other_replica(replicas: Replicas) -> None:

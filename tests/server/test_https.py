@@ -137,7 +137,7 @@ def test_renewed_certificate_is_for_new_connections(tmp_path: Path) -> None:
         renewed = make_pair()
         renewed.write(tmp_path)
         until(lambda: gateway.certificate() == renewed.der)
-        assert f"certificate applied file={tmp_path / 'cert.pem'} expires=" in gateway.log
+        until(lambda: f"certificate applied file={tmp_path / 'cert.pem'} expires=" in gateway.log)
         open_connection.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
         assert open_connection.recv(1000).startswith(b"HTTP/1.1 200 ")
         # A certificate without its key, and then a file without a certificate: the gateway keeps the renewed one.

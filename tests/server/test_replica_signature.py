@@ -12,7 +12,7 @@ import pytest
 
 from gateway.auth.principal import LOCAL
 from gateway.server.head import Head
-from gateway.server.replica_signature import HEADER, MAX_AGE_SECONDS, Route, forwarded_headers, sign, verify
+from gateway.server.replica_signature import HEADER, MAX_AGE_SECONDS, Route, Signed, forwarded_headers, sign, verify
 from gateway.server.replicas import Replicas
 from tests.fakes.wired import lifespan, served
 from tests.server.test_fast_sessions import BOTH, Door
@@ -82,6 +82,17 @@ def test_receiver_judges_age_by_the_given_clock_and_accepts_no_replay() -> None:
     assert not replicas.uses(found), "a signature is remembered for as long as it is valid"
     now[0] += 2
     assert replicas.verify(head()) is None
+
+
+def test_replica_remembers_so_many_signatures_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the limit it refuses forwarded requests, because it could not detect a replay."""
+    monkeypatch.setattr("gateway.server.replicas.MAX_NONCES", 3)
+    now = [NOW]
+    replicas = Replicas(KEY, _NoStore(), "1", clock=lambda: now[0])
+    signatures = [Signed("bbbb", str(number), "key:1", "", NOW + number) for number in range(5)]
+    assert [replicas.uses(signature) for signature in signatures] == [True, True, True, False, False]
+    now[0] += 1.5
+    assert [replicas.uses(signature) for signature in signatures[2:]] == [False, True, True]
 
 
 class _NoStore:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import httpx2
+import pytest
 from mcp.server.streamable_http import EventMessage
-from mcp_types import JSONRPCNotification
+from mcp_types import JSONRPCError, JSONRPCNotification
 
+from gateway.server.event_ids import FORGOTTEN, MAX_REQUEST_ID, is_listening, listening_token, replica_of_event, request_of, request_token
 from gateway.server.sdk_path.resumable_sessions import MAX_CHARACTERS, MAX_EVENTS_PER_STREAM, MAX_STREAMS, ReplayStore
 from tests.fakes.inside import gateway_inside
 from tests.fakes.running import upstream_stdio
@@ -21,8 +24,13 @@ async def replayed(store: ReplayStore, after: str) -> tuple[str | None, list[str
     seen: list[str] = []
 
     async def take(event: EventMessage) -> None:
-        assert isinstance(event.message, JSONRPCNotification)
-        seen.append(event.message.method)
+        message = event.message
+        if isinstance(message, JSONRPCError):
+            assert message.error.message == FORGOTTEN
+            seen.append(f"error {message.id!r}")
+        else:
+            assert isinstance(message, JSONRPCNotification)
+            seen.append(message.method)
 
     return await store.replay_events_after(after, take), seen
 
@@ -40,7 +48,7 @@ async def test_unknown_or_malformed_event_id_resumes_nothing() -> None:
     store = ReplayStore()
     last = await store.store_event("s1", note("a"))
     for bad in ("", "x", "x.1", last.split(".")[0] + ".99", last.split(".")[0] + ".-1", last.split(".")[0] + ".9999999999999999"):
-        assert await replayed(store, bad) == (None, [])
+        assert await replayed(store, bad) == (None, ["error None"]), bad
 
 
 async def test_old_events_and_old_streams_are_forgotten() -> None:
@@ -61,8 +69,33 @@ async def test_large_events_are_forgotten_soon() -> None:
     for n in range(1, 4):
         params = {"text": ["x" * (MAX_CHARACTERS // 2)]}
         last = await store.store_event(f"s{n}", JSONRPCNotification(jsonrpc="2.0", method="m", params=params))
-    assert await replayed(store, first) == (None, [])
+    assert await replayed(store, first) == (None, ["error None"])
     assert (await replayed(store, last))[0] == "s3"
+
+
+@pytest.mark.parametrize("request_id", [7, -1, 0, "7", "", "a.b~c", "näme\n", 2**60])
+async def test_event_id_names_the_request_whose_response_was_lost(request_id: int | str) -> None:
+    store = ReplayStore("0a1b2c3d")
+    store.requests[str(request_id)] = request_id
+    event = await store.store_event(str(request_id), None)
+    assert (event.isascii(), event.isprintable(), " " in event) == (True, True, False)
+    assert (replica_of_event(event), is_listening(event)) == ("0a1b2c3d", False)
+    found = request_of(event)
+    assert (found, type(found)) == (request_id, type(request_id))
+
+
+@pytest.mark.parametrize("request_id", [None, True, 1.5, "x" * MAX_REQUEST_ID])
+def test_event_id_has_no_request_id_that_is_odd_or_too_long(request_id: Any) -> None:
+    token = request_token("0a1b2c3d", request_id)
+    assert (request_of(f"{token}.1"), is_listening(f"{token}.1")) == (None, False)
+
+
+FORGED = ["", "a~r", "a~r!.1", "a~rbnVsbA.1", "a~rdHJ1ZQ.1", "a~rW10.1", "a~r" + "A" * 400, listening_token("a") + ".1"]
+
+
+@pytest.mark.parametrize("event", FORGED)
+def test_event_id_without_a_request_names_none(event: str) -> None:
+    assert request_of(event) is None
 
 
 HEADERS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}

@@ -33,6 +33,7 @@ from gateway.json_types import JsonObject
 from gateway.protocol import HANDSHAKE_PROTOCOL_VERSIONS
 from gateway.server.bodies import BufferedReceive
 from gateway.server.clients import Clients
+from gateway.server.event_ids import is_listening, token_of
 from gateway.server.fast_path.fast_session import FastSession, Stream
 from gateway.server.fast_path.handshake import plain_initialize
 from gateway.server.fast_path.plain_answers import PlainAnswers, PlainRequest
@@ -247,7 +248,7 @@ class FastSessions:
         If the session moves to the MCP SDK, the SDK continues the response. Return false, without any effect, if the SDK must answer the
         GET from its start.
         """
-        if b"text/event-stream" not in head.accepted or b"last-event-id" in head.fields:
+        if b"text/event-stream" not in head.accepted or self._replays(session, head):
             return False
         if await receive.read(0) is None or session.stream is not None or session.moving is not None:
             return False
@@ -273,6 +274,15 @@ class FastSessions:
             session.stream = None
             session.legacy.seen = time.monotonic()
         return True
+
+    @staticmethod
+    def _replays(session: FastSession, head: Head) -> bool:
+        """Whether the SDK path must answer a GET because of its `Last-Event-ID`.
+
+        Notifications of a listening GET that this process does not store are gone with their replica: the client listens from now on.
+        """
+        last = head.fields.get(b"last-event-id", b"").decode("latin-1")
+        return last != "" and not (is_listening(last) and (session.log is None or session.log.token != token_of(last)))
 
     # -- its end -------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from gateway.server.calls import CallHandler, add_server_info, is_plain_result, 
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY, Clients, LegacySession
 from gateway.server.deferred_caller import DeferredCaller, PlainCaller
 from gateway.server.envelopes import ENVELOPE, Envelopes, KnownClient, is_named, is_plain_meta
+from gateway.server.event_ids import REQUEST_ID_SCOPE_KEY
 from gateway.server.fast_path.started_requests import Body, StartedRequest
 from gateway.server.head import Head
 from gateway.server.in_flight import HAND_OVER_SECONDS, Deadlines, InFlightCall
@@ -132,6 +133,8 @@ class StartedCall(StartedRequest):
         """Delegate the request to the SDK path, which awaits the running call and answers with the MCP SDK. Then call `end`."""
         assert self._delegate is not None, "calls over lines are delegated by their connection"
         scope[PRINCIPAL_SCOPE_KEY] = self._principal
+        if self._key is not None:
+            scope[REQUEST_ID_SCOPE_KEY] = self._key[1]
         try:
             await self._delegate("" if self._key is None else self._key[0], self.running, scope, receive, send)
         finally:

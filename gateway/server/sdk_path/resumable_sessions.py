@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,17 +20,30 @@ from mcp.server.lowlevel import Server
 from mcp.server.streamable_http import GET_STREAM_KEY, EventCallback, EventMessage, EventStore, StreamableHTTPServerTransport
 from mcp.server.streamable_http_manager import DEFAULT_SESSION_IDLE_TIMEOUT, StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
-from mcp_types import JSONRPCMessage, JSONRPCNotification, JSONRPCResponse
+from mcp_types import ErrorData, JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCResponse
 
 from gateway.auth.principal import LOCAL
+from gateway.json_types import JsonValue
+from gateway.protocol import INTERNAL_ERROR
 from gateway.server.clients import Clients
-from gateway.server.handover import NotificationLog, stream_token
+from gateway.server.event_ids import (
+    FORGOTTEN,
+    LOST,
+    REQUEST_ID_SCOPE_KEY,
+    is_listening,
+    listening_token,
+    replica_of_event,
+    request_of,
+    request_token,
+    token_of,
+)
+from gateway.server.handover import NotificationLog
 from gateway.server.http_responses import Refusal
 from gateway.server.replica_routes import REPLICA_SCOPE_KEY
 from gateway.server.request_presence import PRESENCE_SCOPE_KEY, RequestPresence
 from gateway.server.session_table import Reason, SessionTable
 from gateway.server.usage import Usage, Usages
-from gateway.wire.rpc_envelope import notification
+from gateway.wire.rpc_envelope import VERSION, notification
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -59,7 +72,7 @@ class _Stream:
 class ReplayStore(EventStore):
     """Stores the SSE events of one 2025 session in memory, so that its client can resume a stream; implements the SDK's `EventStore`.
 
-    An event id is `<stream token>.<number>`.
+    An event id is `<stream token>.<number>` (`event_ids`).
     """
 
     def __init__(self, replica: str = "") -> None:
@@ -69,6 +82,8 @@ class ReplayStore(EventStore):
         self._tokens: dict[str, str] = {}
         self._names: dict[str, str] = {}
         self._size = 0
+        self.requests: dict[str, JsonValue] = {}
+        """JSON-RPC ids of the requests whose POST is open, by the names that the SDK gives to their streams."""
 
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
         """Store a message as the next event of a stream, and return the event id.
@@ -79,7 +94,7 @@ class ReplayStore(EventStore):
         stream = self._streams.get(stream_id)
         if stream is None:
             stream = self._streams[stream_id] = _Stream()
-            token = stream_token(self._replica)
+            token = self._new_token(stream_id)
             self._tokens[stream_id], self._names[token] = token, stream_id
         self._streams.move_to_end(stream_id)
         stream.events.append(message)
@@ -98,24 +113,42 @@ class ReplayStore(EventStore):
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
         """Send the stored events that follow the event `last_event_id` on its stream. Return the name of the stream.
 
-        Return `None`, without sending, if the event is unknown, or if an event that follows it is no longer stored.
+        If the event is unknown, or an event that follows it is no longer stored, send an error response to the request of the stream, and
+        return `None`. Without it, the MCP SDK's client would resume the stream again and again, because every attempt succeeds.
         """
-        token, _, number = last_event_id.partition(".")
-        name = self._names.get(token)
-        stream = self._streams.get(name) if name is not None else None
-        if name is None or stream is None or not number.isdecimal() or len(number) > 12:
+        events = self._events_after(last_event_id)
+        if events is None:
+            text = FORGOTTEN if replica_of_event(last_event_id) == self._replica or not self._replica else LOST
+            error = ErrorData(code=INTERNAL_ERROR, message=text)
+            await send_callback(EventMessage(JSONRPCError(jsonrpc=VERSION, id=request_of(last_event_id), error=error)))
+            return None
+        for event in events:
+            await send_callback(event)
+        return self.stream_of(last_event_id)
+
+    def has(self, event_id: str) -> bool:
+        """Whether all events that follow an event on its stream are stored."""
+        return self._events_after(event_id) is not None
+
+    def stream_of(self, event_id: str) -> str | None:
+        """Return the name of the stream to which an event id belongs: a JSON-RPC id as text, or `GET_STREAM_KEY`; `None` if unknown."""
+        return self._names.get(token_of(event_id))
+
+    def _events_after(self, event_id: str) -> list[EventMessage] | None:
+        token, _, number = event_id.partition(".")
+        stream = self._streams.get(self._names.get(token, ""))
+        if stream is None or not number.isdecimal() or len(number) > 12:
             return None
         position = int(number)
         if not stream.first - 1 <= position < stream.first + len(stream.events):
             return None
-        for index, message in enumerate(stream.events[position - stream.first + 1 :], start=position + 1):
-            if message is not None:
-                await send_callback(EventMessage(message, f"{token}.{index}"))
-        return name
+        following = enumerate(stream.events[position - stream.first + 1 :], start=position + 1)
+        return [EventMessage(message, f"{token}.{index}") for index, message in following if message is not None]
 
-    def stream_of(self, event_id: str) -> str | None:
-        """Return the name of the stream to which an event id belongs: a JSON-RPC id as text, or `GET_STREAM_KEY`; `None` if unknown."""
-        return self._names.get(event_id.partition(".")[0])
+    def _new_token(self, stream_id: str) -> str:
+        if stream_id == GET_STREAM_KEY:
+            return listening_token(self._replica)
+        return request_token(self._replica, self.requests.get(stream_id))
 
     def resume(self, stream_id: str, token: str, first: int, messages: Sequence[JSONRPCMessage]) -> None:
         """Add a stream that began on the fast path, without the SDK, so that its client can resume it here.
@@ -173,10 +206,24 @@ class _KeptSession:
         if scope["method"] == "POST":
             attendance = scope[PRESENCE_SCOPE_KEY] = RequestPresence(self._running)
         elif self._running:
-            last = next((value for name, value in scope["headers"] if name == b"last-event-id"), b"").decode("latin-1")
-            store = cast("ReplayStore", self.transport._event_store)  # pyright: ignore[reportPrivateUsage]  # as `SessionManager.event_store` made it
-            attendance = self._running.get(store.stream_of(last) or "")
+            attendance = self._running.get(self.store.stream_of(_last_event_id(scope)) or "")
         return nullcontext() if attendance is None else attendance.stream()
+
+    @property
+    def store(self) -> ReplayStore:
+        """The events of the session."""
+        return cast("ReplayStore", self.transport._event_store)  # pyright: ignore[reportPrivateUsage]  # as `SessionManager.event_store` made it
+
+    @contextmanager
+    def naming(self, scope: Scope) -> Generator[None]:
+        """While this context is entered, the events of a request contain its JSON-RPC id, which is in the ASGI scope of its POST."""
+        request = scope.get(REQUEST_ID_SCOPE_KEY)
+        if request is not None:
+            self.store.requests[str(request)] = request
+        try:
+            yield
+        finally:
+            self.store.requests.pop(str(request), None)
 
     @property
     def reason(self) -> Reason:
@@ -259,7 +306,14 @@ class SessionManager(StreamableHTTPSessionManager):
         wire_id = next((value for name, value in scope["headers"] if name == b"mcp-session-id"), b"").decode("latin-1")
         kept = self._kept.get(wire_id)
         scope[REPLICA_SCOPE_KEY] = self._keep.replica
-        with nullcontext() if kept is None else kept.attended(scope):
+        if kept is None:
+            await super()._handle_stateful_request(scope, receive, send)
+            return
+        last = _last_event_id(scope)
+        if scope["method"] == "GET" and is_listening(last) and not kept.store.has(last):
+            # The notifications after this event are gone with their replica, or were too many: the client listens from now on.
+            scope = {**scope, "headers": [field for field in scope["headers"] if field[0] != b"last-event-id"]}
+        with kept.attended(scope), kept.naming(scope):
             await super()._handle_stateful_request(scope, receive, send)
 
     async def _serve_opening_request(
@@ -316,6 +370,10 @@ class SessionManager(StreamableHTTPSessionManager):
         """Whether the SDK serves a listening GET of the session `wire_id`, on which the client receives notifications."""
         transport = self._server_instances.get(wire_id)
         return transport is not None and GET_STREAM_KEY in transport._request_streams  # pyright: ignore[reportPrivateUsage]  # there is no public way to know
+
+
+def _last_event_id(scope: Scope) -> str:
+    return next((value for name, value in scope["headers"] if name == b"last-event-id"), b"").decode("latin-1")
 
 
 def _receive_of(body: bytes) -> Receive:
