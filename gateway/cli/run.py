@@ -80,7 +80,7 @@ def run(stdio: bool, address: str | None, or_any_port: bool, as_json: bool, conf
 
                 ServerCertificate(http.tls)  # fails here before a server starts; `Gateway.serve_http` reads the files again
         listener = None if stdio else _listen(loaded, host, port, searches=or_any_port and address is None)
-        metrics = None if stdio else _listen_for_metrics(loaded)
+        metrics = _listen_for_metrics(loaded, listener) if listener is not None else None
         export_telemetry(mask, for_prometheus=metrics is not None)
         follow = _Follow(loaded, watch, mask, acceptance)
         announcer = _Announcer(loaded, None if stdio else host, as_json=as_json)
@@ -143,18 +143,24 @@ def _listen(loaded: LoadedConfig, host: str, port: int, *, searches: bool) -> so
     raise _taken(found, host, port)
 
 
-def _listen_for_metrics(loaded: LoadedConfig) -> _Address | None:
+def _listen_for_metrics(loaded: LoadedConfig, listener: socket.socket) -> _Address | None:
     """Return the address of `telemetry.prometheus` with a socket that listens there; `None` if the key is left out.
 
+    If this fails, `listener`, the socket for clients, is closed.
+
     Raises:
-        ConfigError: The port is in use.
+        ConfigError: The port is in use, or this process cannot listen at the address.
     """
     address = loaded.config.telemetry.prometheus_address
     if address is None:
         return None
     from gateway.server.metrics_address import bind_metrics
 
-    return (*address, bind_metrics(address))
+    try:
+        return (*address, bind_metrics(address))
+    except ConfigError:
+        listener.close()
+        raise
 
 
 def _print_moved(found: Listener | None, host: str, port: int, other: int) -> None:

@@ -61,7 +61,7 @@ class Measured:
 def measured(folder: Path, env: dict[str, str] | None = None) -> Generator[Measured]:
     port, listens = free_port(), free_port()
     with upstream_http() as upstream:
-        policies = {"up": {"deny": ["add"]}}
+        policies = {"up": {"arguments": {"echo": {"text": {"maxLength": 20}}}}}
         settings = {"mcpServers": {"up": {"url": upstream}}, "policies": policies, "telemetry": {"prometheus": f"127.0.0.1:{listens}"}}
         config = write_gateway(folder, storage={"dir": "state"}, **settings)
         key = str(moongate("keys", "add", "name-of-a-person", "--json", cwd=folder).data["key"])
@@ -92,11 +92,9 @@ def test_calls_are_counted_by_source_and_outcome(plain: Measured) -> None:
 
 def test_refused_calls_are_counted(plain: Measured) -> None:
     before = plain.value("moongate_refusals_total", source="up")
-    plain.call("up__echo", text=5)
-    plain.call("up__add", a=1, b=2)
-    text = plain.metrics()
-    assert "up__add" not in text, text
-    assert plain.value("moongate_refusals_total", source="up") >= before
+    assert plain.call("up__echo", text="x" * 21).json()["result"]["isError"]
+    assert plain.value("moongate_refusals_total", source="up") == before + 1
+    assert plain.value("moongate_call_duration_seconds_count", source="up", outcome="refused") == before + 1
 
 
 @pytest.mark.attack(3)
