@@ -5,13 +5,14 @@ The address is not that of the MCP endpoint, because metrics need no API key: wh
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from gateway.errors import ConfigError
 from gateway.server.origins import host_port, is_loopback
-from gateway.server.serving import AddressTaken, bind
+from gateway.server.serving import listening_socket
 from gateway.telemetry.gateway_events import EventStream
 
 KEY = "telemetry.prometheus"
@@ -25,13 +26,13 @@ def bind_metrics(address: tuple[str, int]) -> socket.socket:
     """
     place = host_port(*address)
     try:
-        return bind(*address)
-    except AddressTaken:
-        text = f"Cannot serve metrics at {place}: another program listens there. Stop it, or choose another port with `{KEY}`."
+        return listening_socket(*address)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            text = f"Cannot serve metrics at {place}: another program listens there. Stop it, or choose another port with `{KEY}`."
+        else:
+            text = f"Cannot serve metrics at {place}: {error.strerror or error}. Choose another address with `{KEY}`."
         raise ConfigError(text, path=KEY) from None
-    except (ConfigError, OSError) as error:
-        reason = str(error).removeprefix(f"Cannot listen on {place}: ").partition(" Choose another address")[0].rstrip(".")
-        raise ConfigError(f"Cannot serve metrics at {place}: {reason}. Choose another address with `{KEY}`.", path=KEY) from None
 
 
 @asynccontextmanager

@@ -273,6 +273,18 @@ def bind(host: str, port: int) -> socket.socket:
         AddressTaken: Another program listens at the address.
         ConfigError: This process cannot listen at the address for another reason, such as a missing permission.
     """
+    try:
+        return listening_socket(host, port)
+    except OSError as error:
+        raise _not_bound(error, host, port) from None
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """Create a TCP socket that listens at `host` and `port`, and return it.
+
+    Raises:
+        OSError: This process cannot listen there; `errno` is `EADDRINUSE` if another program does.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio sets TCP_NODELAY only on sockets that were created with IPPROTO_TCP.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -285,9 +297,9 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         listener.bind((host, port))
         listener.listen(2048)
-    except OSError as error:
+    except OSError:
         listener.close()
-        raise _not_bound(error, host, port) from None
+        raise
     listener.set_inheritable(False)
     return listener
 

@@ -202,7 +202,7 @@ STOPPED = "The gateway stopped or could not be reached. The request may have run
 async def test_killed_gateway_leaves_retryable_errors(proxied: Proxied) -> None:
     """Each client with a call at the killed gateway gets the same error: one without an SDK, and SDK clients of both eras."""
     headers = {"accept": "application/json, text/event-stream", "mcp-protocol-version": MODERN, "mcp-method": "tools/call"}
-    meta = {"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextprotocol/clientCapabilities": {}}
+    meta: dict[str, Any] = {"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextprotocol/clientCapabilities": {}}
     call = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "up__hang", "arguments": {}, "_meta": meta}}
     before = (await proxied.stats())["calls"].get("hang", 0)
     errors: dict[str, str] = {}

@@ -21,7 +21,7 @@ from tests.cli.processes import environment, moongate, write_gateway
 from tests.fakes.running import ROOT, child, free_port, upstream_http, wait_until_ready
 
 MODERN = "2026-07-28"
-META = {"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextprotocol/clientCapabilities": {}}
+META: dict[str, Any] = {"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextprotocol/clientCapabilities": {}}
 
 
 @dataclass(frozen=True)
