@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.fleet.disturbances import Disturbances
-from benchmarks.fleet.judge import Judgement, Outcome, Verdict, judge
+from benchmarks.fleet.judge import Failure, Judgement, Outcome, Verdict, judge
 from benchmarks.fleet.meters import Meters, per_second
 from benchmarks.fleet.progress import say
 from benchmarks.fleet.site import Site, running
@@ -149,6 +149,8 @@ def _judged(judged: Judgement) -> dict[str, Any]:
         "violation_forms": dict(judged.forms()),
         "examples": [*judged.wrong[:10], *judged.violations[:30]],
         "lost": judged.lost,
+        "bare": judged.failures[Failure.BARE],
+        "stream_broke": judged.failures[Failure.STREAM_BROKE],
         "clean": judged.is_clean,
     }
 

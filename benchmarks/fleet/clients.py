@@ -26,6 +26,10 @@ class ConnectionLost(Exception):
     """The connection could not be opened, or was closed before the response was complete."""
 
 
+class StreamBroke(ConnectionLost):
+    """The event stream with the response broke after its head had arrived. It cannot carry an error; an MCP client may resume it."""
+
+
 class NoAnswer(Exception):
     """The response did not arrive within `ANSWER_SECONDS`."""
 
@@ -64,6 +68,7 @@ class Connection(asyncio.Protocol):
         self._session = ""
         self.retry_seconds = 1.0
         """Time after which the client opens an event stream again: the last `retry` field, or the default of the MCP SDKs."""
+        self._is_stream = False
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the connection is closed."""
 
@@ -89,7 +94,7 @@ class Connection(asyncio.Protocol):
         """Send a complete request and return its response.
 
         Raises:
-            ConnectionLost: The connection was closed before the response was complete.
+            ConnectionLost: The connection was closed before the response was complete; `StreamBroke` in the middle of an event stream.
             NoAnswer: The response did not arrive in time.
         """
         answer = self._begin(request)
@@ -116,7 +121,7 @@ class Connection(asyncio.Protocol):
     def _begin(self, request: bytes) -> asyncio.Future[Answer]:
         if self._transport is None:
             raise ConnectionLost("the connection was closed while it was idle")
-        self._parser, self._parts, self._session = httptools.HttpResponseParser(self), [], ""
+        self._parser, self._parts, self._session, self._is_stream = httptools.HttpResponseParser(self), [], "", False
         self._answer = asyncio.get_running_loop().create_future()
         self._transport.write(request)
         return self._answer
@@ -130,15 +135,18 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        lost = ConnectionLost("the connection was closed before the response was complete")
         for waiting in (self._answer, self._head):
             if waiting is not None and not waiting.done():
-                waiting.set_exception(ConnectionLost("the connection was closed before the response was complete"))
+                waiting.set_exception(StreamBroke("the event stream with the response broke") if self._is_stream else lost)
         if not self.lost.done():
             self.lost.set_result(None)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if name.lower() == b"mcp-session-id":
             self._session = value.decode()
+        elif name.lower() == b"content-type":
+            self._is_stream = value.startswith(b"text/event-stream")
 
     def on_headers_complete(self) -> None:
         if self._head is not None and self._parser is not None and not self._head.done():

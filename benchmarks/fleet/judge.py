@@ -2,7 +2,8 @@
 
 A call's text names its principal and has a number that no other call has. The server behind the gateways returns the text, so any mix-up
 shows. A failure is excused only if nginx had sent the request to a replica that was killed while the request was in flight, and if the
-error tells the client that it may send the call again.
+response is an MCP error that tells the client that it may send the call again. The other excuse is an event stream that broke: after the
+head of a response, no error can be sent.
 """
 
 from __future__ import annotations
@@ -17,13 +18,24 @@ from typing import Any
 from benchmarks.fleet.clients import Answer
 
 RETRYABLE_STATUSES = (502, 503, 504)
-"""HTTP statuses after which a client may send the request again. nginx answers 502 if a replica closed the connection."""
+"""HTTP statuses after which a client may send a request again that does no harm if it runs twice."""
 
 RETRYABLE_WORDS = ("try again", "send it again", "send the request again", "retry")
 """Words of a JSON-RPC error that tell the client to send the request again."""
 
 KILL_SECONDS = 0.5
 """Seconds after a kill during which a request may still reach the killed replica's connections, before nginx knows about them."""
+
+
+class Failure(enum.Enum):
+    """What a client learns from a failed attempt."""
+
+    RETRYABLE = "retryable error"
+    """The response is a JSON-RPC error or a failed tool result that says that the client may send the call again."""
+    STREAM_BROKE = "stream broke"
+    """The event stream with the response broke."""
+    BARE = "no retryable error"
+    """Anything else, such as an HTML page, a closed connection, or an error that does not say what to do."""
 
 
 class Verdict(enum.Enum):
@@ -50,7 +62,8 @@ class Outcome:
     verdict: Verdict
     problem: str = ""
     """What the client got instead of a result."""
-    is_retryable: bool = False
+    failure: Failure | None = None
+    """What the client learned, if the attempt failed."""
     is_last: bool = False
     """Whether the client gives up after this attempt, so that the call is lost."""
 
@@ -78,7 +91,9 @@ class Judgement:
     excused: Counter[str] = field(default_factory=Counter[str])
     """Failures in flight at a killed replica, by the error that the client got."""
     violations: list[str] = field(default_factory=list[str])
-    """All other failures: not in flight at a killed replica, not retryable, or lost after all attempts."""
+    """All other failures: not in flight at a killed replica, or without a retryable error."""
+    failures: Counter[Failure] = field(default_factory=Counter[Failure])
+    """All failures, by what the client learned."""
     lost: int = 0
     """Calls that failed in every attempt."""
 
@@ -108,22 +123,26 @@ def _content(result: dict[str, Any]) -> list[dict[str, Any]]:
     return found or []
 
 
-def weigh(answer: Answer, number: int, call: str) -> tuple[Verdict, str, bool]:
-    """Return the verdict about the answer to a call with this request id, what the client got, and whether it may send the call again."""
+def weigh(answer: Answer, number: int, call: str) -> tuple[Verdict, str, Failure | None]:
+    """Return the verdict about the answer to a call with this request id, what the client got, and what it learned if the call failed."""
     message = answer.message()
     if answer.status != 200 or message is None:
-        what = f"HTTP {answer.status}" + (f" {_error(message)}" if message is not None else "")
-        return Verdict.FAILED, what, answer.status in RETRYABLE_STATUSES
+        error = _error(message) if message is not None else ""
+        return Verdict.FAILED, f"HTTP {answer.status} {error}".rstrip(), _failure(error if answer.status in RETRYABLE_STATUSES else "")
     found = texts(message)
     if found is not None:
         if found == call and message.get("id") == number:
-            return Verdict.RIGHT, "", False
+            return Verdict.RIGHT, "", None
         is_foreign = found.partition(":")[0] != call.partition(":")[0]
-        return (Verdict.FOREIGN if is_foreign else Verdict.WRONG), f"{found[:60]!r} with id {message.get('id')}", False
+        return (Verdict.FOREIGN if is_foreign else Verdict.WRONG), f"{found[:60]!r} with id {message.get('id')}", None
     if "error" in message or _result(message).get("isError"):
         what = _error(message)
-        return Verdict.FAILED, what, any(word in what.lower() for word in RETRYABLE_WORDS)
-    return Verdict.WRONG, f"not a tool result: {str(message)[:100]}", False
+        return Verdict.FAILED, what, _failure(what)
+    return Verdict.WRONG, f"not a tool result: {str(message)[:100]}", None
+
+
+def _failure(error: str) -> Failure:
+    return Failure.RETRYABLE if any(word in error.lower() for word in RETRYABLE_WORDS) else Failure.BARE
 
 
 def _error(message: dict[str, Any]) -> str:
@@ -146,15 +165,16 @@ def judge(outcomes: Iterable[Outcome], kills: Sequence[Kill], sent_to: dict[str,
             done.foreign += outcome.verdict is Verdict.FOREIGN
             continue
         done.lost += outcome.is_last
+        done.failures[outcome.failure or Failure.BARE] += 1
         addresses = sent_to.get(outcome.attempt, ())
         was_in_flight = any(
             kill.address == address and outcome.began <= kill.at + KILL_SECONDS and outcome.ended >= kill.at
             for kill, address in itertools.product(kills, addresses)
         )
-        if was_in_flight and outcome.is_retryable:
+        if was_in_flight and outcome.failure in (Failure.RETRYABLE, Failure.STREAM_BROKE):
             done.excused[outcome.problem] += 1
         else:
-            why = "not retryable" if was_in_flight else "not in flight at a killed replica"
+            why = "no retryable error" if was_in_flight else "not in flight at a killed replica"
             place = " ".join(addresses).replace(":", "#") or "nginx"
             sent = f"{outcome.call} at {outcome.began:.3f} via {place} in {outcome.seconds:.3f} s"
             done.violations.append(f"{sent}: {why}: {outcome.era}: {outcome.problem}")

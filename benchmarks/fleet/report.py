@@ -54,6 +54,12 @@ def _both(name: str) -> Callable[[Figures], float]:
     return lambda calls: calls["quiet"]["judgement"][name] + calls["disturbed"]["judgement"][name]
 
 
+def _bare(calls: Figures) -> float | None:
+    """Return the failed calls without a retryable error; `None` for a run from before they were counted."""
+    found: list[float | None] = [calls[phase]["judgement"].get("bare") for phase in ("quiet", "disturbed")]
+    return None if None in found else sum(value or 0 for value in found)
+
+
 def _growth(calls: Figures) -> float:
     return calls["quiet"]["growth_mib_per_minute"]
 
@@ -66,6 +72,7 @@ TARGETS = (
     Target("calls", "wrong answers", _both("wrong"), 0),
     Target("calls", "answers of another principal", _both("foreign"), 0),
     Target("calls", "failures that were not in flight at a killed replica, or not retryable", _both("violations"), 0),
+    Target("calls", "failed without a retryable error", _bare, 0),
     Target("calls", "calls that failed in every attempt", _both("lost"), 0),
     Target("calls", "p99 disturbed / quiet", lambda calls: calls["p99_ratio"], MOST_P99, "{:.2f}"),
     Target("calls", "growth of memory, quiet, MiB per minute", _growth, MOST_GROWTH, "{:.2f}"),
@@ -144,6 +151,8 @@ _PHASE_ROWS: tuple[tuple[str, Callable[[Figures], float], str], ...] = (
     ("p99, ms", lambda phase: phase["latency"]["all"]["p99"] * 1000, "{:.1f}"),
     ("p99 with retries, ms", lambda phase: phase["latency_with_retries_p99"] * 1000, "{:.1f}"),
     ("failed in flight at a killed replica", lambda phase: sum(phase["judgement"]["excused"].values()), "{:.0f}"),
+    ("failed without a retryable error", lambda phase: phase["judgement"].get("bare", 0), "{:.0f}"),
+    ("stream broke", lambda phase: phase["judgement"].get("stream_broke", 0), "{:.0f}"),
     ("CPU of the gateways per call, ms", lambda phase: phase["gateway_ms_per_call"], "{:.2f}"),
     ("processors: gateways", lambda phase: phase["use"]["gateways"], "{:.2f}"),
     ("processors: PostgreSQL", lambda phase: phase["use"]["PostgreSQL"], "{:.2f}"),

@@ -34,7 +34,7 @@ CONF = """daemon off; pid {folder}/nginx.pid; error_log {folder}/nginx.log error
 worker_processes 1; worker_rlimit_nofile 20000;
 events {{ worker_connections 16384; }}
 http {{
-  map $status $failed {{ ~^[45] 1; default 0; }}
+  map "$status $request_completion" $failed {{ ~^[45] 1; "~ OK$" 0; default 1; }}
   log_format failed '$msec $request_time $status $upstream_addr $upstream_status ${header}';
   access_log {folder}/failed.log failed if=$failed;
   client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder}; uwsgi_temp_path {folder}; scgi_temp_path {folder};
@@ -49,11 +49,19 @@ http {{
       proxy_pass http://moongate; proxy_http_version 1.1;
       proxy_set_header Connection ""; proxy_set_header Host $http_host;
       proxy_buffering off; proxy_read_timeout 1h;
+      error_page 502 504 = @gateway_stopped;
+    }}
+    location @gateway_stopped {{
+      default_type application/json;
+      add_header Retry-After 1 always;
+      return 503 '{{"jsonrpc":"2.0","id":null,"error":{{"code":-32603,"message":
+      "The gateway stopped or could not be reached. The request may have run. Send it again if running it twice does no harm."}}}}';
     }}
   }}
 }}
 """
-"""nginx with round robin and without stickiness. Requests that fail are logged with the replica that they were sent to."""
+"""nginx with round robin and without stickiness. Requests that fail, and responses that break, are logged with the replica that they were
+sent to. A replica that stopped while it ran a request gets the same answer as with `docs/nginx.conf`."""
 
 
 @dataclass

@@ -10,8 +10,8 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.fleet.clients import Connection, ConnectionLost, NoAnswer, Person, Pool, legacy, modern
-from benchmarks.fleet.judge import Outcome, Verdict, weigh
+from benchmarks.fleet.clients import Connection, ConnectionLost, NoAnswer, Person, Pool, StreamBroke, legacy, modern
+from benchmarks.fleet.judge import Failure, Outcome, Verdict, weigh
 from benchmarks.fleet.streams import Streams
 from benchmarks.payload import LEGACY
 
@@ -70,14 +70,14 @@ class Load:
                     if own is None or not own.is_open:
                         own = await Connection.open(self._port)
                     answer = await own.send(legacy(person, session, {"id": number, "method": "tools/call", "params": params}, name))
-                verdict, problem, is_retryable = weigh(answer, number, call)
-            except ConnectionLost as error:
-                verdict, problem, is_retryable = Verdict.FAILED, str(error), True
-            except NoAnswer as error:
-                verdict, problem, is_retryable = Verdict.FAILED, str(error), False
-            is_last = verdict is Verdict.FAILED and (attempt == ATTEMPTS or not is_retryable)
+                verdict, problem, failure = weigh(answer, number, call)
+            except StreamBroke as error:
+                verdict, problem, failure = Verdict.FAILED, str(error), Failure.STREAM_BROKE
+            except (ConnectionLost, NoAnswer) as error:
+                verdict, problem, failure = Verdict.FAILED, str(error), Failure.BARE
+            is_last = verdict is Verdict.FAILED and (attempt == ATTEMPTS or failure is Failure.BARE)
             seconds = time.time() - began
-            self.journal.outcomes.append(Outcome(call, name, era, began, seconds, verdict, problem, is_retryable, is_last))
+            self.journal.outcomes.append(Outcome(call, name, era, began, seconds, verdict, problem, failure, is_last))
             if verdict is not Verdict.FAILED:
                 self.journal.waits.append((start, time.time() - start))
             if verdict is not Verdict.FAILED or is_last:

@@ -18,6 +18,8 @@ from gateway.errors import NotFound
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from opentelemetry.sdk.metrics.export import MetricReader
+
     from gateway.app import Gateway
     from gateway.config.load import LoadedConfig
     from gateway.gate.acceptance import Acceptance
@@ -285,21 +287,34 @@ def configure_log(loaded: LoadedConfig, level: LogLevelName | None = None, mask:
     return mask
 
 
-def export_telemetry(mask: SecretMask) -> None:
+def export_telemetry(mask: SecretMask, *, for_prometheus: bool = False) -> None:
     """Export traces and metrics if `ENABLE_INSTRUMENTATION` is set; secrets of `mask` are masked.
 
+    With `for_prometheus`, metrics go to the registry of the Prometheus client library, too, or only there.
+
     Raises:
-        ConfigError: The variable is set, and the extra that exports telemetry is not installed.
+        ConfigError: The extra that exports telemetry is not installed.
     """
     from gateway.telemetry.instrumentation import enable_instrumentation, is_set
 
-    if is_set("ENABLE_INSTRUMENTATION"):
-        from gateway.telemetry.providers import set_up_providers
+    is_instrumented = is_set("ENABLE_INSTRUMENTATION")
+    if not is_instrumented and not for_prometheus:
+        return
+    from gateway.telemetry.providers import set_up_metrics, set_up_providers
 
-        try:
-            set_up_providers(mask=mask.mask)
+    try:
+        readers: list[MetricReader] = []
+        if for_prometheus:
+            from gateway.telemetry.prometheus import prometheus_reader
+
+            readers.append(prometheus_reader())
+        if is_instrumented:
+            set_up_providers(mask=mask.mask, readers=readers)
             enable_instrumentation()
-        except ModuleNotFoundError as error:
-            from gateway.errors import ConfigError
+        else:
+            set_up_metrics(readers)
+    except ModuleNotFoundError as error:
+        from gateway.errors import ConfigError
 
-            raise ConfigError(f"ENABLE_INSTRUMENTATION is set: {error}", path="ENABLE_INSTRUMENTATION") from None
+        key = "telemetry.prometheus" if for_prometheus else "ENABLE_INSTRUMENTATION"
+        raise ConfigError(f"{key} is set: {error}", path=key) from None

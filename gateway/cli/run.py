@@ -80,10 +80,12 @@ def run(stdio: bool, address: str | None, or_any_port: bool, as_json: bool, conf
 
                 ServerCertificate(http.tls)  # fails here before a server starts; `Gateway.serve_http` reads the files again
         listener = None if stdio else _listen(loaded, host, port, searches=or_any_port and address is None)
-        export_telemetry(mask)
+        metrics = _listen_for_metrics(loaded, listener) if listener is not None else None
+        export_telemetry(mask, for_prometheus=metrics is not None)
         follow = _Follow(loaded, watch, mask, acceptance)
         announcer = _Announcer(loaded, None if stdio else host, as_json=as_json)
-        run_async(lambda: _serve(follow, announcer, (host, port, listener) if listener is not None else None, first), serves=not stdio)
+        endpoint = (host, port, listener) if listener is not None else None
+        run_async(lambda: _serve(follow, announcer, endpoint, first, metrics), serves=not stdio)
     finally:
         gc.enable()
 
@@ -140,6 +142,26 @@ def _listen(loaded: LoadedConfig, host: str, port: int, *, searches: bool) -> so
             _print_moved(found, host, port, other)
             return listener
     raise _taken(found, host, port)
+
+
+def _listen_for_metrics(loaded: LoadedConfig, listener: socket.socket) -> _Address | None:
+    """Return the address of `telemetry.prometheus` with a socket that listens there; `None` if the key is left out.
+
+    If this fails, `listener`, the socket for clients, is closed.
+
+    Raises:
+        ConfigError: The port is in use, or this process cannot listen at the address.
+    """
+    address = loaded.config.telemetry.prometheus_address
+    if address is None:
+        return None
+    from gateway.server.metrics_address import bind_metrics
+
+    try:
+        return (*address, bind_metrics(address))
+    except ConfigError:
+        listener.close()
+        raise
 
 
 def _print_moved(found: Listener | None, host: str, port: int, other: int) -> None:
@@ -222,7 +244,9 @@ _Address = tuple[str, int, "socket.socket"]
 """Host and port as they are configured, and the listening socket."""
 
 
-async def _serve(follow: _Follow, announcer: _Announcer, address: _Address | None, first: StartupAnswers | None) -> None:
+async def _serve(
+    follow: _Follow, announcer: _Announcer, address: _Address | None, first: StartupAnswers | None, metrics: _Address | None
+) -> None:
     """Serve until the client disconnects (over stdio) or a signal arrives, and then release every resource."""
     import anyio
 
@@ -235,6 +259,8 @@ async def _serve(follow: _Follow, announcer: _Announcer, address: _Address | Non
         endpoint = STDIO if address is None else str(address[1])
         async with running(follow.loaded, follow.acceptance, endpoint) as gateway, anyio.create_task_group() as tasks:
             _collect_from_here()
+            if metrics is not None:
+                tasks.start_soon(_serve_metrics, metrics, gateway)
             gateway.follow(follow.read, follow.watch)
 
             def announce(url: str | None) -> None:
@@ -249,6 +275,22 @@ async def _serve(follow: _Follow, announcer: _Announcer, address: _Address | Non
             # The server has handled the first signal; a second one must not interrupt the stopping of child processes.
             leaving.enter_context(stop_signals())
             tasks.cancel_scope.cancel()
+
+
+async def _serve_metrics(address: _Address, gateway: Gateway) -> None:
+    """Serve metrics for Prometheus until cancelled."""
+    import anyio
+
+    from gateway.server.metrics_address import serving_metrics
+
+    host, _, listener = address
+
+    def sources() -> dict[str, bool]:
+        found = gateway.inspection.sources()
+        return {source.name: source.state in ("ready", "idle") for source in found if source.state != "disabled"}
+
+    async with serving_metrics(listener, host, gateway.events, sources):
+        await anyio.sleep_forever()
 
 
 class _Announcer:

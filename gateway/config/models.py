@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from gateway.config.agents import AgentSettings
 from gateway.config.base_models import Model
@@ -349,6 +349,30 @@ class Defaults(Model):
     """Model of agents with `model: auto` if `OPENAI_MODEL` is not set, for example `gpt-5-mini`."""
 
 
+class TelemetrySettings(Model):
+    """Metrics that the gateway serves itself. The variable `ENABLE_INSTRUMENTATION` also exports traces and metrics by OTLP."""
+
+    prometheus: str | None = Field(default=None, pattern=r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$")
+    """Address `HOST:PORT` at which `moongate run` over HTTP serves metrics for Prometheus (`/metrics`), for example `127.0.0.1:9464`. Left
+    out: none are served. Metrics need no API key, so let only the scraper reach the address.
+    """
+
+    @field_validator("prometheus")
+    @classmethod
+    def _port(cls, value: str | None) -> str | None:
+        if value is not None and not 1 <= int(value.rpartition(":")[2]) <= 65535:
+            raise ValueError(f"{value!r} has no port from 1 to 65535; write HOST:PORT, such as 127.0.0.1:9464")
+        return value
+
+    @property
+    def prometheus_address(self) -> tuple[str, int] | None:
+        """Host and port of `prometheus`; `None` if it is left out."""
+        if self.prometheus is None:
+            return None
+        host, _, port = self.prometheus.rpartition(":")
+        return host.strip("[]"), int(port)
+
+
 class GatewayConfig(Model):
     """The whole configuration file `gateway.json`."""
 
@@ -372,6 +396,8 @@ class GatewayConfig(Model):
     """Sessions: conversations of callers with agents."""
     tasks: TaskSettings = Field(default_factory=TaskSettings)
     """Calls that run in the background as tasks."""
+    telemetry: TelemetrySettings = Field(default_factory=TelemetrySettings)
+    """Metrics for Prometheus."""
     secrets: dict[str, SecretCommand] = Field(default_factory=dict)
     """Programs whose outputs are secrets, by the name in `${cmd:NAME}`."""
     defaults: Defaults = Field(default_factory=Defaults)

@@ -106,7 +106,11 @@ class Endpoint:
             ConfigError: Another program listens at the address, or this process cannot listen there for another reason.
         """
         listener = listener or bind(host, port)
-        _listen(listener, host, port)
+        try:
+            listener.listen(QUEUED)
+        except OSError as error:
+            listener.close()
+            raise _not_bound(error, host, port) from None
         bound = int(listener.getsockname()[1])
         scheme = "http" if settings.http.tls is None else "https"
         return cls(listener, settings, bound, f"{scheme}://{shown_host(host, bound, settings.http.allowed_hosts)}{settings.http.path}")
@@ -312,6 +316,18 @@ def bind(host: str, port: int, *, listens: bool = True) -> socket.socket:
         AddressTaken: Another program listens at the address.
         ConfigError: This process cannot listen at the address for another reason, such as a missing permission.
     """
+    try:
+        return bound_socket(host, port, listens=listens)
+    except OSError as error:
+        raise _not_bound(error, host, port) from None
+
+
+def bound_socket(host: str, port: int, *, listens: bool = True) -> socket.socket:
+    """Create a TCP socket that is bound to `host` and `port`, and return it. With `listens`, it also listens.
+
+    Raises:
+        OSError: This process cannot listen there; `errno` is `EADDRINUSE` if another program does.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio sets TCP_NODELAY only on sockets that were created with IPPROTO_TCP.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -323,22 +339,13 @@ def bind(host: str, port: int, *, listens: bool = True) -> socket.socket:
             listener.setsockopt(level, option, value)
     try:
         listener.bind((host, port))
-    except OSError as error:
+        if listens:
+            listener.listen(QUEUED)
+    except OSError:
         listener.close()
-        raise _not_bound(error, host, port) from None
+        raise
     listener.set_inheritable(False)
-    if listens:
-        _listen(listener, host, port)
     return listener
-
-
-def _listen(listener: socket.socket, host: str, port: int) -> None:
-    """Accept connections at a bound socket. On failure, close the socket and raise as `bind`."""
-    try:
-        listener.listen(QUEUED)
-    except OSError as error:
-        listener.close()
-        raise _not_bound(error, host, port) from None
 
 
 def _not_bound(error: OSError, host: str, port: int) -> ConfigError:

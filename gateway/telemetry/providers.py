@@ -18,7 +18,7 @@ from gateway.telemetry.instrumentation import SCOPE, enable_instrumentation, is_
 if TYPE_CHECKING:
     from opentelemetry.sdk._logs import LoggerProvider, LogRecordProcessor
     from opentelemetry.sdk._logs.export import LogRecordExporter
-    from opentelemetry.sdk.metrics.export import MetricExporter
+    from opentelemetry.sdk.metrics.export import MetricExporter, MetricReader
     from opentelemetry.sdk.metrics.view import View
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace.export import SpanExporter
@@ -82,8 +82,12 @@ def set_up_providers(
     on_console: bool | None = None,
     views: Sequence[View] = (),
     mask: Callable[[str], str] | None = None,
+    readers: Sequence[MetricReader] = (),
 ) -> None:
-    """Set up the process's tracer, meter and logger providers, but do not enable instrumentation. `mask` masks secrets in spans."""
+    """Set up the process's tracer, meter and logger providers, but do not enable instrumentation. `mask` masks secrets in spans.
+
+    Metrics go to `readers` too.
+    """
     from opentelemetry import metrics, trace
 
     sdk_trace: Any = import_extra("opentelemetry.sdk.trace", extra="telemetry", purpose=_PURPOSE)
@@ -95,17 +99,25 @@ def set_up_providers(
     chosen: list[Any] = [*exporters, *_otlp_exporters(), *(_console_exporters(trace_export, metric_export) if on_console else ())]
     resource = create_resource()
     provider = sdk_trace.TracerProvider(resource=resource)
-    readers: list[Any] = []
+    metric_readers: list[Any] = [*readers]
     log_exporters = [exporter for exporter in chosen if isinstance(exporter, log_export.LogRecordExporter)]
     for exporter in (exporter for exporter in chosen if exporter not in log_exporters):
         if isinstance(exporter, metric_export.MetricExporter):
-            readers.append(metric_export.PeriodicExportingMetricReader(exporter))
+            metric_readers.append(metric_export.PeriodicExportingMetricReader(exporter))
         else:
             provider.add_span_processor(trace_export.BatchSpanProcessor(exporter if mask is None else _masked(exporter, mask)))
     trace.set_tracer_provider(provider)
-    metrics.set_meter_provider(sdk_metrics.MeterProvider(metric_readers=readers, resource=resource, views=list(views)))
+    metrics.set_meter_provider(sdk_metrics.MeterProvider(metric_readers=metric_readers, resource=resource, views=list(views)))
     if log_exporters:
         _export_logs(resource, [log_export.BatchLogRecordProcessor(exporter) for exporter in log_exporters])
+
+
+def set_up_metrics(readers: Sequence[MetricReader]) -> None:
+    """Set up only the process's meter provider, so that metrics go to `readers`."""
+    from opentelemetry import metrics
+
+    sdk_metrics: Any = import_extra("opentelemetry.sdk.metrics", extra="telemetry", purpose=_PURPOSE)
+    metrics.set_meter_provider(sdk_metrics.MeterProvider(metric_readers=list(readers), resource=create_resource()))
 
 
 def _masked(exporter: SpanExporter, mask: Callable[[str], str]) -> SpanExporter:

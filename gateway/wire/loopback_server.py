@@ -1,4 +1,4 @@
-"""`serving`: a small HTTP/1.1 server on 127.0.0.1 that receives a browser's redirect after an OAuth sign-in.
+"""`serving`: a small HTTP/1.1 server that receives a browser's redirect after an OAuth sign-in, or serves metrics.
 
 It uses `http1_server` without uvicorn's server.
 """
@@ -66,8 +66,10 @@ class _Connections:
 
 
 @asynccontextmanager
-async def serving(app: ASGIApp, port: int) -> AsyncGenerator[int]:
+async def serving(app: ASGIApp, port: int = 0, *, listener: socket.socket | None = None) -> AsyncGenerator[int]:
     """Serve `app` on 127.0.0.1 until the context exits, and yield the port. If `port` is 0, the system chooses a free port.
+
+    With `listener`, a socket that already listens, `app` is served there, and the socket is closed at the exit.
 
     Raises:
         OSError: The port cannot be bound; `strerror` is the system's text.
@@ -88,7 +90,10 @@ async def serving(app: ASGIApp, port: int) -> AsyncGenerator[int]:
     state = ServerState()
     loop = asyncio.get_running_loop()
     try:
-        server = await loop.create_server(lambda: Connection(config, state, {}), HOST, port, family=socket.AF_INET)
+        if listener is not None:
+            server = await loop.create_server(lambda: Connection(config, state, {}), sock=listener)
+        else:
+            server = await loop.create_server(lambda: Connection(config, state, {}), HOST, port, family=socket.AF_INET)
     except OSError as error:  # asyncio's text describes its own call; a person needs only the system's text
         raise OSError(error.errno, os.strerror(error.errno or 0)) from None
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio  # noqa: TID251  # as the connections of the harness
 import json
 import subprocess
 import sys
@@ -11,8 +12,8 @@ from typing import Any
 import pytest
 
 from benchmarks.fleet import report
-from benchmarks.fleet.clients import Answer
-from benchmarks.fleet.judge import Kill, Outcome, Verdict, judge, weigh
+from benchmarks.fleet.clients import Answer, Connection, ConnectionLost, StreamBroke
+from benchmarks.fleet.judge import Failure, Kill, Outcome, Verdict, judge, weigh
 from benchmarks.fleet.site import NGINX
 from tests.fakes.running import ROOT
 
@@ -25,6 +26,7 @@ HARNESS = [
 ]
 SMALL = ["--sessions", "40", "--rate", "20", "--every", "2", "--quiet", "4", "--kills", "1", "--interval", "5"]
 CALL = "person1:7"
+RETRYABLE = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"The gateway stopped. Send it again."}}'
 
 
 def answer(text: str, *, number: int = 3, status: int = 200) -> Answer:
@@ -32,8 +34,8 @@ def answer(text: str, *, number: int = 3, status: int = 200) -> Answer:
     return Answer(status, json.dumps(body).encode(), "")
 
 
-def failed(began: float, seconds: float = 0.1, *, is_retryable: bool = True) -> Outcome:
-    return Outcome(CALL, f"{CALL}/1", "2026", began, seconds, Verdict.FAILED, "HTTP 502", is_retryable)
+def failed(began: float, seconds: float = 0.1, *, failure: Failure = Failure.RETRYABLE) -> Outcome:
+    return Outcome(CALL, f"{CALL}/1", "2026", began, seconds, Verdict.FAILED, "HTTP 503", failure)
 
 
 def fleet(folder: Path, part: str, *options: str) -> tuple[int, dict[str, Any], str]:
@@ -73,12 +75,47 @@ def test_answer_in_an_event_stream_is_read() -> None:
         (failed(99.95), "127.0.0.1:2", False),
         (failed(99.0), "127.0.0.1:1", False),
         (failed(101.0), "127.0.0.1:1", False),
-        (failed(99.95, is_retryable=False), "127.0.0.1:1", False),
+        (failed(99.95, failure=Failure.STREAM_BROKE), "127.0.0.1:1", True),
+        (failed(99.95, failure=Failure.BARE), "127.0.0.1:1", False),
     ],
 )
 def test_only_failures_in_flight_at_a_killed_replica_are_excused(outcome: Outcome, sent_to: str, is_excused: bool) -> None:
     judged = judge([outcome], [Kill("127.0.0.1:1", 100.0)], {outcome.attempt: (sent_to,)})
     assert (sum(judged.excused.values()), len(judged.violations)) == ((1, 0) if is_excused else (0, 1))
+    assert judged.failures == {outcome.failure: 1}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "learned"),
+    [
+        (503, RETRYABLE, Failure.RETRYABLE),
+        (200, RETRYABLE, Failure.RETRYABLE),
+        (503, b"<html>503</html>", Failure.BARE),
+        (502, b"<html>502</html>", Failure.BARE),
+        (400, RETRYABLE, Failure.BARE),
+        (503, RETRYABLE.replace(b"again", b"away"), Failure.BARE),
+    ],
+)
+def test_only_an_error_that_says_so_is_retryable(status: int, body: bytes, learned: Failure) -> None:
+    verdict, _, failure = weigh(Answer(status, body, ""), 3, CALL)
+    assert (verdict, failure) == (Verdict.FAILED, learned)
+
+
+@pytest.mark.parametrize(("kind", "raised"), [("text/event-stream", StreamBroke), ("application/json", ConnectionLost)])
+async def test_broken_stream_is_told_from_a_lost_connection(kind: str, raised: type[Exception]) -> None:
+    async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n3\r\n:\n\n\r\n"
+        writer.write(head.encode())
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(half, "127.0.0.1", 0)
+    async with server:
+        connection = await Connection.open(server.sockets[0].getsockname()[1])
+        with pytest.raises(ConnectionLost) as found:
+            await connection.send(b"GET / HTTP/1.1\r\n\r\n")
+    assert type(found.value) is raised
 
 
 class TestHarness:
@@ -89,7 +126,7 @@ class TestHarness:
         for phase in ("quiet", "disturbed"):
             judged = figures[phase]["judgement"]
             assert (judged["wrong"], judged["foreign"], judged["lost"], judged["violation_forms"]) == (0, 0, 0, {}), said[-3000:]
-            assert figures[phase]["calls"] > 100
+            assert (judged["bare"], figures[phase]["calls"] > 100) == (0, True)
         assert figures["disturbed"]["open_streams"] == 40
         assert [event.split(" ", 1)[1] for event in figures["disturbed"]["events"]] == ["killed replica 1"]
 

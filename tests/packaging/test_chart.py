@@ -43,6 +43,16 @@ SEVERAL: dict[str, Any] = {
 }
 
 
+METRICS: dict[str, Any] = {
+    "metrics": {
+        "enabled": True,
+        "from": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}],
+        "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    },
+    "config": {"server": {"name": "kept"}},
+}
+
+
 def helm() -> str | None:
     """The path of Helm: where `tests/packaging/setup.sh` installs it, or on PATH."""
     home = Path(os.environ.get("PACKAGING_HOME", Path.home() / ".cache" / "moongate-packaging"))
@@ -70,7 +80,7 @@ def rendered(values: dict[str, Any] | None = None) -> dict[str, Any]:
 
 
 @needs_helm
-@pytest.mark.parametrize("values", [{}, SEVERAL], ids=["defaults", "several"])
+@pytest.mark.parametrize("values", [{}, SEVERAL, METRICS], ids=["defaults", "several", "metrics"])
 def test_linter_of_helm_finds_no_error(values: dict[str, Any]) -> None:
     done = run("lint", "--strict", str(CHART), values=values)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -78,10 +88,12 @@ def test_linter_of_helm_finds_no_error(values: dict[str, Any]) -> None:
 
 @needs_helm
 @pytest.mark.skipif(find_spec("kubernetes_validate") is None, reason="kubernetes-validate is missing: make packaging")
-@pytest.mark.parametrize("values", [{}, SEVERAL], ids=["defaults", "several"])
+@pytest.mark.parametrize("values", [{}, SEVERAL, METRICS], ids=["defaults", "several", "metrics"])
 def test_rendered_objects_are_valid_in_kubernetes(values: dict[str, Any]) -> None:
     program = "import json, sys, kubernetes_validate as k; [k.validate(found, sys.argv[1], strict=True) for found in json.load(sys.stdin)]"
-    objects = json.dumps(list(rendered(values).values()))
+    found = rendered(values)
+    found.pop("ServiceMonitor", None)  # Kubernetes itself has no schema for it
+    objects = json.dumps(list(found.values()))
     argv = [sys.executable, "-W", "ignore", "-c", program, SCHEMAS]
     done = subprocess.run(argv, input=objects, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
@@ -169,6 +181,9 @@ def test_configuration_in_the_config_map_is_valid(tmp_path: Path) -> None:
         ({"replicas": 2}, "set config.storage.url to a PostgreSQL server"),
         ({"replicas": 2, "config": {"storage": {"url": "postgresql://db/moongate"}}}, "set config.storage.installationKey to a reference"),
         ({"config": {"server": {"http": {"drainSeconds": 60}}}}, "set terminationGracePeriodSeconds above 65"),
+        ({"metrics": {"serviceMonitor": {"enabled": True}}}, "set metrics.enabled to true"),
+        (METRICS | {"service": {"type": "NodePort"}}, "needs service.type ClusterIP"),
+        ({"metrics": {"port": 8765}}, "/metrics/port"),
         ({"replica": 2}, "replica"),
         ({"env": {"TOKEN": "secret-text"}}, "/env/TOKEN"),
         ({"image": {"repository": ""}}, "/image/repository"),
@@ -177,6 +192,33 @@ def test_configuration_in_the_config_map_is_valid(tmp_path: Path) -> None:
 def test_wrong_values_are_refused_with_their_name(values: dict[str, Any], text: str) -> None:
     done = run("template", "hub", str(CHART), values=values)
     assert done.returncode != 0 and text in done.stderr, done.stderr
+
+
+@needs_helm
+def test_metrics_have_a_port_and_a_monitor_only_if_enabled(tmp_path: Path) -> None:
+    plain = rendered()
+    assert "ServiceMonitor" not in plain and "9464" not in json.dumps(plain)
+    found = rendered(METRICS)
+    (gateway,) = found["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert {"name": "metrics", "containerPort": 9464, "protocol": "TCP"} in gateway["ports"]
+    assert {"name": "metrics", "port": 9464, "targetPort": "metrics", "protocol": "TCP"} in found["Service"]["spec"]["ports"]
+    monitor = found["ServiceMonitor"]
+    assert monitor["apiVersion"] == "monitoring.coreos.com/v1" and monitor["metadata"]["labels"]["release"] == "prometheus"
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= found["Service"]["metadata"]["labels"].items()
+    assert monitor["spec"]["endpoints"] == [{"port": "metrics", "path": "/metrics", "interval": "30s"}]
+    rules = found["NetworkPolicy"]["spec"]["ingress"]
+    assert rules[1] == {"from": METRICS["metrics"]["from"], "ports": [{"port": "metrics", "protocol": "TCP"}]}
+    assert rules[0]["ports"] == [{"port": "http", "protocol": "TCP"}]
+    path = tmp_path / "gateway.json"
+    path.write_text(found["ConfigMap"]["data"]["gateway.json"])
+    loaded = importlib.import_module("gateway.config.load").load_config(path, environ={})
+    assert loaded.config.telemetry.prometheus == "0.0.0.0:9464" and loaded.config.server.name == "kept"
+
+
+@needs_helm
+def test_service_for_the_outside_does_not_publish_metrics() -> None:
+    found = rendered({"metrics": {"enabled": True}, "service": {"type": "LoadBalancer"}})
+    assert [port["name"] for port in found["Service"]["spec"]["ports"]] == ["http"]
 
 
 def test_versions_of_chart_and_package_agree() -> None:

@@ -1,10 +1,16 @@
-"""Two gateways behind a real nginx with `docs/nginx.conf`: streams, long calls, large bodies, lost clients, sessions and a lost gateway."""
+"""Two gateways behind a real nginx with `docs/nginx.conf`: streams, long calls, large bodies, lost clients, sessions and a lost gateway.
+
+The answer for a gateway that stopped in the middle of a request is tested with every configuration of nginx in this repository.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import socket
 import subprocess
+import threading
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,11 +22,14 @@ import httpx2
 import pytest
 from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
 
+from benchmarks.fleet.site import CONF
+from gateway.protocol import INTERNAL_ERROR
 from tests.cli.processes import environment, moongate, write_gateway
 from tests.fakes.certificates import make_pair
 from tests.fakes.nursery import Child
-from tests.fakes.running import ROOT, child, free_port, upstream_http, wait_until_ready
+from tests.fakes.running import ROOT, child, free_port, listens, until, upstream_http, wait_until_ready
 
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 
@@ -178,10 +187,110 @@ async def test_call_outlasts_the_timeout_of_silent_streams(proxied: Proxied, mod
     assert (ended.is_error, f"Timed out after {CALL_SECONDS} s" in text_of(ended)) == (True, True), ended
 
 
+def retryable(answer: httpx2.Response) -> str:
+    """Return the message of the error that nginx answers for a gateway that stopped, after a check of everything around it."""
+    head = (answer.status_code, answer.headers["content-type"], answer.headers.get("retry-after"))
+    assert head == (503, "application/json", "1"), answer.text
+    body = answer.json()
+    assert (body["jsonrpc"], body["id"], body["error"]["code"]) == ("2.0", None, INTERNAL_ERROR)
+    return body["error"]["message"]
+
+
+STOPPED = "The gateway stopped or could not be reached. The request may have run. Send it again if running it twice does no harm."
+
+
+async def test_killed_gateway_leaves_retryable_errors(proxied: Proxied) -> None:
+    """Each client with a call at the killed gateway gets the same error: one without an SDK, and SDK clients of both eras."""
+    headers = {"accept": "application/json, text/event-stream", "mcp-protocol-version": MODERN, "mcp-method": "tools/call"}
+    meta: dict[str, Any] = {"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextprotocol/clientCapabilities": {}}
+    call = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "up__hang", "arguments": {}, "_meta": meta}}
+    before = (await proxied.stats())["calls"].get("hang", 0)
+    errors: dict[str, str] = {}
+    with anyio.fail_after(40):
+        async with anyio.create_task_group() as tasks:
+
+            async def plain() -> None:
+                signed = {**headers, "mcp-name": "up__hang", "authorization": f"Bearer {proxied.keys[0]}"}
+                async with httpx2.AsyncClient(verify=PAIR.trusted(), headers=signed, timeout=40) as http:
+                    errors["plain"] = retryable(await http.post(proxied.url, json=call))
+
+            async def sdk(mode: str) -> None:
+                async with proxied.client(mode) as client:
+                    with pytest.raises(MCPError) as raised:
+                        await client.call_tool("up__hang", {})
+                    errors[mode] = str(raised.value)
+
+            tasks.start_soon(plain)
+            tasks.start_soon(sdk, "legacy")
+            tasks.start_soon(sdk, MODERN)
+            while (await proxied.stats())["calls"].get("hang", 0) < before + 3:
+                await anyio.sleep(0.05)
+            port = int((proxied.folder / "access.log").read_text().split()[-1].rpartition(":")[2])
+            _, process = next(one for one in proxied.gateways if one[0] == port)
+            process.kill()
+            process.wait()
+    assert list(errors.values()) == [STOPPED] * 3 and len(errors) == 3, errors
+
+
 async def test_requests_continue_when_a_gateway_is_lost(proxied: Proxied) -> None:
-    """The last test of this module, because it ends a gateway."""
-    proxied.gateways[0][1].kill()
-    proxied.gateways[0][1].wait()
+    """The last test with two gateways, because at most one of them is left."""
+    if all(process.poll() is None for _, process in proxied.gateways):
+        proxied.gateways[0][1].kill()
+        proxied.gateways[0][1].wait()
     for key in range(len(proxied.keys)):
         async with proxied.client(MODERN, key) as client:
             assert text_of(await client.call_tool("up__add", {"a": 1, "b": 2})) == "3"
+
+
+def configurations(folder: Path, port: int, gateway: int) -> dict[str, str]:
+    """Return the `http` blocks of all configurations of nginx in this repository, with ports and files of the test."""
+    page = (ROOT / "docs/three-gateways.md").read_text()
+    (tutorial,) = re.findall(r"```nginx\n(.*?)```", page, re.DOTALL)
+    whole = {
+        "deploy/nginx.conf": (ROOT / "deploy/nginx.conf").read_text(),
+        "docs/three-gateways.md": tutorial,
+        "benchmarks/fleet/site.py": CONF.format(folder=folder, user="", servers="server 127.0.0.1:8765;", port=port, header="http_x"),
+    }
+    found = {"docs/nginx.conf": documented(folder, port, [gateway, gateway])}
+    for name, text in whole.items():
+        inner = re.search(r"\nhttp \{\n(.*)\n\}\n", text, re.DOTALL)
+        assert inner is not None, name
+        inside = "\n".join(line for line in inner[1].splitlines() if "_temp_path" not in line and "access_log" not in line)
+        inside = re.sub(r"(?:127\.0\.0\.1|gateway-\d):876[5-7]", f"127.0.0.1:{gateway}", inside)
+        inside = re.sub(r"listen (127\.0\.0\.1:)?8443 ssl;", f"listen 127.0.0.1:{port} ssl;", inside)
+        inside = re.sub(r"ssl_certificate +\S+;", f"ssl_certificate {folder}/cert.pem;", inside)
+        found[name] = re.sub(r"ssl_certificate_key +\S+;", f"ssl_certificate_key {folder}/key.pem;", inside)
+    return found
+
+
+@pytest.mark.parametrize("name", ["docs/nginx.conf", "deploy/nginx.conf", "docs/three-gateways.md", "benchmarks/fleet/site.py"])
+def test_every_configuration_answers_for_a_stopped_gateway(name: str, tmp_path: Path) -> None:
+    """A server that closes the connection after the whole request stands for the gateway. Without it, the answer is the same."""
+    PAIR.write(tmp_path)
+    port, received = free_port(), list[bytes]()
+    with socket.create_server(("127.0.0.1", 0)) as stopping:
+
+        def stop_after_one_request() -> None:
+            connection, _ = stopping.accept()
+            with connection:
+                while not b"".join(received).endswith(b"}"):
+                    received.append(connection.recv(65536))
+
+        thread = threading.Thread(target=stop_after_one_request, daemon=True)
+        thread.start()
+        settings = write_nginx(tmp_path, configurations(tmp_path, port, stopping.getsockname()[1])[name])
+        scheme = "http" if name.startswith("benchmarks") else "https"
+        assert NGINX is not None
+        nginx = subprocess.Popen([NGINX, "-e", str(tmp_path / "nginx.log"), "-p", str(tmp_path), "-c", str(settings)])
+        try:
+            until(lambda: listens(str(port)))
+            with httpx2.Client(verify=PAIR.trusted(), timeout=20) as http:
+                body = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+                assert retryable(http.post(f"{scheme}://localhost:{port}/mcp", json=body)) == STOPPED
+                thread.join(10)
+                stopping.close()
+                assert retryable(http.post(f"{scheme}://localhost:{port}/mcp", json=body)) == STOPPED
+        finally:
+            nginx.terminate()
+            nginx.wait(10)
+    assert b"".join(received).count(b"POST /mcp") == 1

@@ -22,6 +22,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if .Values.image.digest }}{{ .Values.image.repository }}@{{ .Values.image.digest }}{{ else }}{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
 {{- end }}
 
+{{/* The content of gateway.json. */}}
+{{- define "moongate.config" -}}
+{{- $config := deepCopy .Values.config }}
+{{- if .Values.metrics.enabled }}
+{{- $config = mergeOverwrite $config (dict "telemetry" (dict "prometheus" (printf "0.0.0.0:%d" (int .Values.metrics.port)))) }}
+{{- end }}
+{{- toPrettyJson $config }}
+{{- end }}
+
 {{- define "moongate.claim" -}}
 {{ .Values.persistence.existingClaim | default (include "moongate.name" .) }}
 {{- end }}
@@ -41,6 +50,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $needed := add 5 (dig "server" "http" "drainSeconds" 10 .Values.config) }}
 {{- if le (int .Values.terminationGracePeriodSeconds) (int $needed) }}
 {{- fail (printf "A stopping pod would be killed during its last calls: set terminationGracePeriodSeconds above %d, which is config.server.http.drainSeconds and the wait of 5 s before the stop." (int $needed)) }}
+{{- end }}
+{{- if .Values.metrics.serviceMonitor.enabled }}
+{{- if not .Values.metrics.enabled }}
+{{- fail "A ServiceMonitor needs metrics: set metrics.enabled to true." }}
+{{- end }}
+{{- if ne .Values.service.type "ClusterIP" }}
+{{- fail "A ServiceMonitor needs service.type ClusterIP: a Service that is open to the outside does not publish metrics." }}
+{{- end }}
 {{- end }}
 {{- if include "moongate.hasSeveral" . }}
 {{- if not (dig "storage" "url" "" .Values.config) }}
