@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 WITH_PROGRESS := (while sleep 5 >&- 2>&-; do echo "  $$(ls -d $(VENV)/lib/*/site-packages/*.dist-info 2>/dev/null | wc -l) packages installed"; done) & \
   trap "kill $$! 2>/dev/null" EXIT;
 
-.PHONY: setup run test sdk-path check lint types layers architecture counts trace-call schemas bench bench-gate bench-start bench-stdio bench-page bench-loop bench-workflows bench-tasks bench-engines bench-fleet conformance accept attacks docs fuzz-parts faults faults-report mutants soak postgres s3 fleet temporal wheels packaging image up down clean
+.PHONY: setup run test sdk-path check lint types layers architecture counts trace-call schemas bench bench-gate bench-start bench-stdio bench-page bench-loop bench-workflows bench-tasks bench-engines bench-fleet conformance accept attacks docs fuzz-parts faults faults-report faults-engines mutants soak postgres s3 fleet temporal wheels packaging image up down clean
 
 setup: $(STAMP)
 
@@ -70,6 +70,12 @@ faults: fuzz-parts
 
 faults-report: fuzz-parts
 	@$(BIN)/python -m pytest -q -p tests.faults.report --faults-page -m "not interop and not conformance and not browser and not soak and not attacks" $(ARGS)
+
+# The kill matrix on both task engines and both databases: about half an hour.
+faults-engines: $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group temporal || \
+	  echo "temporal: the server cannot be installed here; its tests are skipped by name"
+	@$(BIN)/python -m pytest -q -p tests.faults.report --faults-engines $(or $(ARGS),tests/faults/test_kill_matrix.py tests/faults/test_upgrade.py)
 
 # Long: about two hours. ARGS="--package policy --sample 50" runs a part; a run that is started again goes on.
 mutants: $(STAMP)

@@ -87,10 +87,56 @@ class Postgres:
         assert self._psql("postgres", f"create database {name}") == 0
         return self.url.replace("/test", f"/{name}")
 
+    @contextmanager
+    def standby(self) -> Generator[Postgres]:
+        """A running copy of the server, without which no commit is confirmed. `promote` it when the server has stopped."""
+        folder = self.folder / "standby"
+        folder.mkdir()
+        if self._user is not None:
+            shutil.chown(folder, self._user)
+        argv = [program("pg_basebackup", self._installed), "-h", "127.0.0.1", "-p", str(self._port), "-U", "moongate"]
+        argv += ["-D", str(folder / "data"), "-R", "-c", "fast", "--no-sync"]
+        subprocess.run(argv, user=self._user, check=True, capture_output=True, cwd="/", timeout=60)
+        copy = Postgres(folder, free_port(), self._user, self._installed, durable=self._durable)
+        try:
+            copy.start()
+            self._replicate("*")
+            assert self._psql("postgres", _WAIT_FOR_STANDBY) == 0, "the standby did not connect"
+            yield copy
+        finally:
+            copy.stop()
+            shutil.rmtree(folder, ignore_errors=True)
+            if self._process is not None:
+                self._replicate("")
+
+    def _replicate(self, names: str) -> None:
+        """Set which standbys must have a commit before it is confirmed."""
+        assert self._psql("postgres", f"alter system set synchronous_standby_names = '{names}'") == 0
+        assert self._psql("postgres", "select pg_reload_conf()") == 0
+
+    def promote(self) -> None:
+        """Make a standby the server to which clients write."""
+        assert self._psql("postgres", "select pg_promote()") == 0
+
+    def url_with(self, other: Postgres, database: str) -> str:
+        """The URL of a database on whichever of two servers takes writes."""
+        hosts = "&".join(f"host=127.0.0.1:{server._port}" for server in (self, other))
+        return f"postgresql://moongate@/{database}?{hosts}&target_session_attrs=read-write"
+
     def _psql(self, database: str, statement: str) -> int:
         psql = program("psql", self._installed)
         argv = [psql, "-qX", "-h", "127.0.0.1", "-p", str(self._port), "-U", "moongate", "-d", database, "-c", statement]
         return subprocess.run(argv, capture_output=True, check=False, timeout=20).returncode
+
+
+_WAIT_FOR_STANDBY = """do $$ begin
+  for turn in 1..100 loop
+    if exists (select from pg_stat_replication where sync_state = 'sync') then return; end if;
+    perform pg_sleep(0.1);
+    perform pg_stat_clear_snapshot();
+  end loop;
+  raise 'no standby';
+end $$"""
 
 
 @contextmanager

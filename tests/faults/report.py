@@ -2,6 +2,7 @@
 
     make faults-report                                     every test of a row, then the page
     make faults-report ARGS="tests/faults/test_bounds.py"  some of them; what earlier runs found of the others stays
+    make faults-engines                                    the kill matrix, then its table; the rest of the page stays
 
 Outcomes are kept by test in pytest's cache, so the page may combine several runs (`make faults` counts as one). A row keeps its
 previous text if none of its tests ever ran here.
@@ -49,8 +50,10 @@ KILL_MATRIX = (*range(1, 11), 14, 15)
 """The rows that are tested with both engines."""
 
 _SITE_ROW = re.compile(r"^\| row (\d+) \| ((?:[^|]+ \| ){3}[^|]+) \|$", re.MULTILINE)
+_ENGINES_TITLE = "### Engines of tasks"
 _ENGINES_INTRO = """The rows about tasks are tested with both values of [`tasks.engine`](temporal.md), on both databases. Rows 9 and 10 need
 a database server; for row 15, databases of earlier versions exist for SQLite only.
+`make faults-engines` updates this table; a cell keeps its outcome until its tests run again.
 """
 _ROW = re.compile(r"^\| (\d+) \| (.*?) \| (.*?) \| (.*) \|$", re.MULTILINE)
 _INTRO = """# Faults and attacks
@@ -101,6 +104,7 @@ class Report:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._writes_page = bool(config.getoption("--faults-page"))
+        self._writes_engines = bool(config.getoption("--faults-engines"))
         self._found: dict[str, dict[str, Any]] = {}
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -136,6 +140,8 @@ class Report:
         if self._writes_page:
             before = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
             PAGE.write_text(page(counted(known), before, times(known), by_site(known)), encoding="utf-8")
+        elif self._writes_engines:
+            PAGE.write_text(with_engines(PAGE.read_text(encoding="utf-8"), by_site(known)), encoding="utf-8")
 
 
 def exists(name: str) -> bool:
@@ -189,6 +195,12 @@ def page(
     return "\n".join([_INTRO.rstrip("\n"), where.rstrip("\n"), *parts, caps_table(), _durations(seconds)])
 
 
+def with_engines(before: str, sites: Mapping[tuple[int, str], Mapping[str, int]]) -> str:
+    """Return the page `before` with a new table of the kill matrix. The rest of the page stays as it is."""
+    start, end = before.index(_ENGINES_TITLE), before.index("\n## Attacks\n")
+    return f"{before[:start]}{_engines(sites, before).lstrip()}{before[end:]}"
+
+
 _PARTS = (("Faults", "fault", FAULTS), ("Attacks", "attack", ATTACKS))
 
 
@@ -203,7 +215,9 @@ def _table(title: str, kind: str, rows: Mapping[int, Row], outcomes: Outcomes, o
 def _engines(sites: Mapping[tuple[int, str], Mapping[str, int]], before: str) -> str:
     """Return the table of the kill matrix. A cell without an outcome keeps its text from `before`."""
     old = {match[1]: match[2].split(" | ") for match in _SITE_ROW.finditer(before)}
-    lines = ["\n### Engines of tasks\n", _ENGINES_INTRO, f"| # | {' | '.join(SITES.values())} |", f"|---|{'---|' * len(SITES)}"]
+    today = time.strftime("%Y-%m-%d", time.gmtime())
+    where = f"Last run of this table: {today}, {platform.system()} with {os.cpu_count()} cores.\n"
+    lines = [f"\n{_ENGINES_TITLE}\n", _ENGINES_INTRO, where, f"| # | {' | '.join(SITES.values())} |", f"|---|{'---|' * len(SITES)}"]
     for number in KILL_MATRIX:
         kept = old.get(str(number), [])
         cells = [_words(sites.get((number, site), {})) for site in SITES]
@@ -232,8 +246,9 @@ def _words(counts: Mapping[str, int]) -> str:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--faults-page`, which `make faults-report` gives."""
+    """`--faults-page`, which `make faults-report` gives, and `--faults-engines`, which `make faults-engines` gives."""
     parser.addoption("--faults-page", action="store_true", help="run the tests of fault and attack rows alone and write docs/faults.md")
+    parser.addoption("--faults-engines", action="store_true", help="write the table of task engines in docs/faults.md")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import struct
 import subprocess
 import sys
 from collections import defaultdict
@@ -198,6 +199,20 @@ class Site:
         assert set(ran) == set(range(STEPS)), f"{name}: {ran}"
         assert len(ran) - STEPS <= repeats, f"{name}: {ran}"
         return len(ran) - STEPS
+
+
+class Clock:
+    """The wall clock of one or several gateways."""
+
+    def __init__(self, folder: Path, library: Path, name: str) -> None:
+        self._file = folder / f"clock-{name}"
+        self.env = {"LD_PRELOAD": str(library), "CLOCK_AHEAD": str(self._file)}
+        self._file.write_bytes(struct.pack("d", 0))
+
+    def set(self, ahead: float) -> None:
+        """Set the clock ahead by these seconds of the machine's clock."""
+        with self._file.open("r+b") as file:
+            file.write(struct.pack("d", ahead))
 
 
 # -- requests ------------------------------------------------------------------------------------------------------

@@ -36,7 +36,10 @@ FAULTS: dict[int, Row] = {
         "a task started on one gateway, polled, answered and cancelled on another", "the second gateway gives the same results as the first"
     ),
     9: Row("the database server stops and comes back", "calls that need it fail at once with the reason; tasks continue afterwards"),
-    10: Row("the database server is killed in the middle of commits", "no success is reported that was not recorded"),
+    10: Row(
+        "the database server is killed in the middle of commits, and comes back or is replaced by its standby",
+        "no success is reported that was not recorded",
+    ),
     11: Row("the notification channel of the database is down", "no change is missed", "the gateway polls instead of using such a channel"),
     12: Row(
         "the disk of the state is full, read-only, or fails",

@@ -10,7 +10,7 @@ import os
 import random
 import shutil
 import signal
-import struct
+import statistics
 import subprocess
 import sys
 import time
@@ -31,6 +31,7 @@ from tests.faults.sites import (
     EVERYWHERE,
     ON_POSTGRES,
     STEPS,
+    Clock,
     Gateway,
     Site,
     answer,
@@ -48,6 +49,9 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
 RESUME_SECONDS = 5.0
 """Another gateway continues a task within this time after the death of its gateway."""
+
+REFUSE_SECONDS = 5.0
+"""A call that needs the database fails within this time if the database is down."""
 
 STOP_SECONDS = 10.0
 """A gateway has ended within this time after SIGTERM."""
@@ -111,11 +115,13 @@ async def test_request_repeated_after_a_kill_starts_one_task(site: Site) -> None
 @pytest.mark.fault(2)
 @pytest.mark.fault(7)
 async def test_peer_continues_after_the_last_finished_step(site: Site) -> None:
+    """The gateway that runs the task dies before or after the work of each of its ten steps."""
     waits: list[float] = []
-    for number, when in ((0, "before"), (4, "after"), (STEPS - 1, "after")):
-        name, pair = f"d{number}", [await site.start(), await site.start()]
-        (site.folder / "die").write_text(f"{name} {number} {when}")
-        async with over_http(pair[0].url, "modern") as wire:
+    living = await site.start()
+    for number in range(STEPS):
+        name, pair = f"d{number}", [living, await site.start()]
+        (site.folder / "die").write_text(f"{name} {number} {'after' if number % 2 else 'before'}")
+        async with over_http(pair[number % 2].url, "modern") as wire:
             task_id = await begun(wire, "ten", f"{name}/0")
             with anyio.fail_after(30):
                 while not (dead := [gateway for gateway in pair if gateway.process.poll() is not None]):
@@ -128,8 +134,7 @@ async def test_peer_continues_after_the_last_finished_step(site: Site) -> None:
             assert state["status"] == "input_required", "the step in flight does not run again without a decision"
             assert text_of(await finish(wire, task_id)) == f"{name}/{STEPS}"
         site.check_runs(name, repeats=1)
-        living.kill()
-    assert min(waits) <= RESUME_SECONDS, waits
+    assert statistics.median(waits) <= RESUME_SECONDS, waits
 
 
 @everywhere
@@ -291,7 +296,7 @@ async def test_database_outage_fails_calls_clearly_and_tasks_resume(site: Site, 
             began = time.monotonic()
             refused = await wire.send("tools/call", name="workflow__holds", arguments={"x": "-"})
             assert refused["error"] == {"code": -32603, "message": STORAGE_TEXT}
-            assert time.monotonic() - began <= 10
+            assert time.monotonic() - began <= REFUSE_SECONDS
             assert "result" in await wire.send("tools/list")  # calls that need no database are served
             await anyio.sleep(8)
         finally:
@@ -330,6 +335,46 @@ async def test_task_id_is_not_sent_if_the_killed_database_lost_the_task(site: Si
             assert (await finish(wire, task_id))["status"] == "completed"
 
 
+@on_postgres
+@pytest.mark.fault(10)
+async def test_standby_of_the_killed_database_has_every_task_that_was_told(site: Site) -> None:
+    told: dict[str, str] = {}
+    with postgres() as primary, primary.standby() as standby:
+        primary.database("matrix")
+        site.url = primary.url_with(standby, "matrix")
+        gateways = [await site.start(), await site.start()]
+        is_over = anyio.Event()
+
+        async def keep_starting(client: int) -> None:
+            async with over_http(gateways[client % 2].url, "modern") as wire:
+                for number in range(1_000):
+                    name = f"p{client}.{number}"
+                    started = await wire.send("tools/call", name="workflow__ten", arguments={"x": f"{name}/0"})
+                    if "result" in started:
+                        told[name] = started["result"]["taskId"]
+                    if is_over.is_set():
+                        return
+                    await anyio.sleep(0.2)
+
+        async with anyio.create_task_group() as clients:
+            for client in range(4):
+                clients.start_soon(keep_starting, client)
+            await anyio.sleep(2)
+            await anyio.to_thread.run_sync(primary.stop)
+            before = set(told)
+            await anyio.sleep(1)
+            await anyio.to_thread.run_sync(standby.promote)
+            with anyio.fail_after(30):
+                while set(told) == before:
+                    await anyio.sleep(0.1)
+            is_over.set()
+        assert before
+        async with over_http(gateways[0].url, "modern") as wire:
+            for name, task_id in told.items():
+                assert text_of(await finish(wire, task_id)) == f"{name}/{STEPS}"
+                site.check_runs(name, repeats=1)
+
+
 # -- clocks --------------------------------------------------------------------------------------------------------
 
 
@@ -342,20 +387,6 @@ def clock_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("needs Linux and a C compiler")
     subprocess.run(argv, check=True)
     return library
-
-
-class Clock:
-    """The wall clock of one or several gateways."""
-
-    def __init__(self, folder: Path, library: Path, name: str) -> None:
-        self._file = folder / f"clock-{name}"
-        self.env = {"LD_PRELOAD": str(library), "CLOCK_AHEAD": str(self._file)}
-        self._file.write_bytes(struct.pack("d", 0))
-
-    def set(self, ahead: float) -> None:
-        """Set the clock ahead by these seconds of the machine's clock."""
-        with self._file.open("r+b") as file:
-            file.write(struct.pack("d", ahead))
 
 
 @everywhere
