@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio  # noqa: TID251  # as the connections of `clients`
+import math
 import os
 import signal
 import time
@@ -20,6 +21,13 @@ DOWN_SECONDS = 6.0
 Clients have opened their streams at the other replicas by then. A start takes 1.5 s of the processors that all programs share
 here; a replica with processors of its own would not slow the others down.
 """
+
+SETTLE_SECONDS = 2 * SHUN_SECONDS + 0.5
+"""Seconds from the readiness of a replica until nginx sends requests to it again. nginx counts whole seconds, so it shuns a replica for up to
+twice `fail_timeout`."""
+
+REPLACE_SECONDS = 8.0
+"""A replica is replaced only if the next kill is due later than this, so that at most one replica is away."""
 
 STOP_SECONDS = 30.0
 """Seconds within which a replica must end after SIGTERM."""
@@ -39,6 +47,8 @@ class Disturbances:
     """Seconds from SIGTERM to the end of each replica that was replaced."""
     ready_seconds: list[float] = field(default_factory=list[float])
     """Seconds from the start of each replica to its readiness."""
+    _next_kill: float = math.inf
+    """Time of the next kill, on the clock `time.monotonic`."""
     _busy: set[int] = field(default_factory=set[int])
     """Numbers of the replicas that are away."""
 
@@ -46,7 +56,7 @@ class Disturbances:
         """Kill one of the replicas `numbers` in turn, `seconds` after the last kill, and start it again, until `kills` are done."""
         due = time.monotonic()
         for turn in range(kills):
-            due += seconds
+            due = self._next_kill = due + seconds
             await asyncio.sleep(max(due - time.monotonic(), 0))
             replica = self._next(numbers, turn)
             if replica is None:
@@ -62,6 +72,7 @@ class Disturbances:
             await asyncio.sleep(DOWN_SECONDS)
             await self._start(replica, self.site.version)
             self._busy.discard(replica.number)
+        self._next_kill = math.inf
 
     def _next(self, numbers: tuple[int, ...], turn: int) -> Replica | None:
         """Return a replica that may be killed: it is not being replaced."""
@@ -78,7 +89,7 @@ class Disturbances:
                 await self._replace(replica, version)
 
     async def _replace(self, replica: Replica, version: Version) -> None:
-        while self._busy:  # noqa: ASYNC110  # one replica at a time, and none while a killed one starts
+        while self._busy or self._next_kill - time.monotonic() < REPLACE_SECONDS:  # noqa: ASYNC110  # one replica at a time
             await asyncio.sleep(0.05)
         self._busy.add(replica.number)
         assert replica.process is not None
@@ -92,7 +103,6 @@ class Disturbances:
         replica.process.wait()
         self.stop_seconds.append(time.monotonic() - began)
         await self._start(replica, version)
-        await asyncio.sleep(SHUN_SECONDS + 0.5)  # until nginx sends requests to it again
         self._busy.discard(replica.number)
         self.note(f"replaced replica {replica.number} by {version.name}")
 
@@ -104,6 +114,7 @@ class Disturbances:
                 raise RuntimeError(f"replica {replica.number} is not ready: {self.site.log_of(replica)[-1000:]}")
             await asyncio.sleep(0.05)
         self.ready_seconds.append(time.monotonic() - began)
+        await asyncio.sleep(SETTLE_SECONDS)
 
     def note(self, text: str) -> None:
         """Add a line to `notes` with the time of day."""
