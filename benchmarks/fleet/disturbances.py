@@ -23,8 +23,10 @@ here; a replica with processors of its own would not slow the others down.
 """
 
 SETTLE_SECONDS = 2 * SHUN_SECONDS + 0.5
-"""Seconds from the readiness of a replica until nginx sends requests to it again. nginx counts whole seconds, so it shuns a replica for up to
-twice `fail_timeout`."""
+"""Seconds from the readiness of a replica until nginx sends requests to it again.
+
+nginx counts whole seconds, so it shuns a replica for up to twice `fail_timeout`.
+"""
 
 REPLACE_SECONDS = 8.0
 """A replica is replaced only if the next kill is due later than this, so that at most one replica is away."""
