@@ -39,7 +39,7 @@ def listening_token(replica: str) -> str:
 def request_token(replica: str, request: JsonValue) -> str:
     """Return a new random name of the stream that answers the request with the JSON-RPC id `request`.
 
-    If `request` is no integer or string, or too long, the name does not contain it.
+    The name contains the id unless `request` is too long, or is neither an integer nor a string.
     """
     is_id = isinstance(request, int | str) and not isinstance(request, bool)
     encoded = base64.urlsafe_b64encode(to_json(request)).rstrip(b"=").decode() if is_id else ""

@@ -79,7 +79,7 @@ class ClientSessions:
                 return batch.rows.get(name)
 
     async def _read(self, batch: _Batch) -> None:
-        """Read the sessions of a batch when the current read is over. The batch has the failure."""
+        """Read the sessions of a batch after the current read has ended. Store a failure in the batch."""
         try:
             async with self._reading:
                 self._close(batch)

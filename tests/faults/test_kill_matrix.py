@@ -338,7 +338,7 @@ async def test_task_id_is_not_sent_if_the_killed_database_lost_the_task(site: Si
 @on_postgres
 @pytest.mark.fault(10)
 async def test_standby_of_the_killed_database_has_every_task_that_was_told(site: Site) -> None:
-    told: dict[str, str] = {}
+    told, before = dict[str, str](), set[str]()
     with postgres() as primary, primary.standby() as standby:
         primary.database("matrix")
         site.url = primary.url_with(standby, "matrix")

@@ -93,7 +93,7 @@ def test_event_id_has_no_request_id_that_is_odd_or_too_long(request_id: Any) -> 
 FORGED = ["", "a~r", "a~r!.1", "a~rbnVsbA.1", "a~rdHJ1ZQ.1", "a~rW10.1", "a~r" + "A" * 400, listening_token("a") + ".1"]
 
 
-@pytest.mark.parametrize("event", FORGED)
+@pytest.mark.parametrize("event", FORGED, ids=range(len(FORGED)))
 def test_event_id_without_a_request_names_none(event: str) -> None:
     assert request_of(event) is None
 

@@ -69,7 +69,7 @@ class SharedGrants:
         self._versions = {row["id"]: row["version"] for row in rows}
 
     def version_of(self, row: str) -> int | None:
-        """Return the version of a grant, or `None` if there is no grant. Raises `StorageError` before the first `load`."""
+        """Return the version of a grant, or `None` without a grant. Raises `StorageError` before the first `load`."""
         if self._versions is None:
             self.database.run(lambda _: self.load())
         return (self._versions or {}).get(row)
@@ -88,12 +88,12 @@ class SharedGrant:
         self._using = anyio.Lock()
 
     def stamp(self) -> tuple[int, int] | None:
-        """Return a value that changes when the grant changes; `None` if there is no grant. Raises `StorageError`."""
+        """Return a value that changes when the grant changes; `None` without a grant. Raises `StorageError`."""
         version = self._grants.version_of(self._id)
         return None if version is None else (version, 0)
 
     def read(self) -> Grant | None:
-        """Decrypt and return the stored grant, or `None` if there is none.
+        """Decrypt and return the stored grant, or `None` if nothing is stored.
 
         Raises:
             StorageError: The database cannot be used, or the grant is damaged. Signing in again replaces it.
