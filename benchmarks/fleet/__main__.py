@@ -111,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     cli.add_argument("--kills", type=int, default=aim.kills)
     cli.add_argument("--interval", type=float, default=aim.interval, help="seconds between two kills")
     cli.add_argument("--no-upgrade", action="store_true", help="do not upgrade the fleet in the disturbed phase")
-    cli.add_argument("--from", dest="revision", metavar="REV", help="earlier revision of the upgrade; default: with the schema before")
+    cli.add_argument("--from", dest="revision", metavar="REV", help="earlier revision of the upgrade; default: this checkout")
     cli.add_argument("--wrong-every", type=int, default=0, help="let the server return a wrong answer to each n-th call, to test the judge")
     several = "one number for each run, the last for all further runs"
     cli.add_argument("--tasks", type=_numbers, default=(tasks.tasks,), metavar="N[,N]", help=f"tasks; {several}")

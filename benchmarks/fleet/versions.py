@@ -1,6 +1,6 @@
-"""Versions of the gateway for a rolling upgrade: an earlier revision, this checkout with an expanding step, and with a contracting one.
+"""Versions of the gateway for a rolling upgrade: this checkout or an earlier revision, then an expanding step, then a contracting one.
 
-The earlier revision is an archive of the repository's history. No release contracts the newest schema yet, so the harness appends two
+An earlier revision is an archive of the repository's history. No release contracts the newest schema yet, so the harness appends two
 migration steps to copies of this checkout: the first adds a column to the tables that every call and task uses, the second removes the
 column and refuses programs that do not know the first.
 """
@@ -23,9 +23,6 @@ from gateway.storage.migrations import STEPS
 MIGRATIONS = "gateway/storage/migrations.py"
 TABLES = ("api_keys", "audit", "client_sessions", "replicas", "tasks", "task_steps")
 """Tables that the added steps change."""
-
-SEARCHED = 60
-"""Revisions of the migrations that are searched for an earlier schema."""
 
 
 @dataclass(frozen=True)
@@ -56,15 +53,13 @@ def this_checkout() -> Version:
 def prepare(folder: Path, revision: str | None) -> Upgrade:
     """Make the versions of an upgrade below `folder`.
 
-    `revision` is the earlier version. Without it, the earlier version is the newest revision with an earlier schema that this schema still
-    supports, or this checkout if there is none.
+    `revision` is the earlier version: a revision of the repository, or this checkout if it is `None`.
 
     Raises:
         SystemExit: The repository does not have the revision.
     """
-    found = revision or _newest_earlier()
-    earlier = _archived(folder / "earlier", found) if found else ROOT
-    first = Version(found or "this checkout", earlier, _schema_of((earlier / MIGRATIONS).read_text()))
+    earlier = _archived(folder / "earlier", revision) if revision else ROOT
+    first = Version(revision or "this checkout", earlier, _schema_of((earlier / MIGRATIONS).read_text()))
     number = len(STEPS)
     expand = "".join(f"ALTER TABLE {table} ADD COLUMN fleet_form TEXT NOT NULL DEFAULT '';\n" for table in TABLES)
     contract = "".join(f"ALTER TABLE {table} DROP COLUMN fleet_form;\n" for table in TABLES)
@@ -96,20 +91,6 @@ def _archived(place: Path, revision: str) -> Path:
         archive.extractall(place)
     compileall.compile_dir(str(place / "gateway"), quiet=2)
     return place
-
-
-def _newest_earlier() -> str | None:
-    """Return the newest revision with an earlier schema that programs may still use beside this one; `None` if there is none."""
-    for revision in _git("log", f"-{SEARCHED}", "--format=%H", "--", MIGRATIONS).split():
-        schema = _schema_of(_git("show", f"{revision}:{MIGRATIONS}"))
-        if schema < len(STEPS):
-            return revision[:12] if schema >= STEPS[-1].oldest else None
-    return None
-
-
-def _git(*arguments: str) -> str:
-    """Return what a git command prints; an empty string if it fails."""
-    return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True).stdout
 
 
 def _schema_of(source: str) -> int:
