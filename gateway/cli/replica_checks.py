@@ -29,6 +29,10 @@ def replica_checks(seen: list[SeenReplica], refused: list[RefusedReplica]) -> li
     if len(versions) > 1:
         text = f"they run different versions of Moongate ({', '.join(versions)}), as during an upgrade"
         checks.append(Check("warn", "replicas", text, "Finish the upgrade: a release supports the release before it, and no other."))
+    for address in sorted({row.address for row in running}):
+        if sum(row.address == address for row in running) > 1:
+            text = f"several of them name the address {address}, so requests that are forwarded to one reach another"
+            checks.append(Check("warn", "replicas", text, "Set `server.http.replicaAddress` of each to the URL at which the others reach it."))
     known = sorted({row.configuration for row in running if row.configuration})
     if len(known) > 1:
         text = f"they have different configurations ({', '.join(known)}), so they answer differently"

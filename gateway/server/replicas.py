@@ -70,6 +70,8 @@ STOP_SECONDS = 2.0
 MAX_NONCES = 100_000
 """Maximum number of signatures that are remembered so that none is used twice. Beyond it, forwarded requests are refused."""
 
+REFUSED = "The gateway that this request belongs to refused it, so it did not run. Try again; `moongate doctor` shows the gateways."
+
 _KEPT_HEADERS = frozenset({"content-type", "mcp-session-id", "cache-control", "x-accel-buffering", "retry-after"})
 
 
@@ -103,7 +105,8 @@ class Replicas:
         self._own: ReplicaRow | None = None
         self._client: httpx2.AsyncClient | None = None
         """HTTP client for requests to other replicas; `None` before the first one. `listening` closes it."""
-        self._renewing = anyio.Lock()
+        self._is_wanted, self._is_read = anyio.Event(), anyio.Event()
+        """Set to read the peers before the next renewal; set after each read, which then waits for another event."""
         self._nonces: OrderedDict[str, float] = OrderedDict()
         self._log = SparseLog(logger)
 
@@ -123,8 +126,11 @@ class Replicas:
         return self.is_running(replica)
 
     async def _look(self) -> None:
+        """Let the database be read now, unless it was read less than `LOOK_SECONDS` ago, and wait at most `CONNECT_SECONDS` for it."""
         if self._own is not None and time.monotonic() - self._looked_at >= LOOK_SECONDS:
-            await self._renew(self._own)
+            self._is_wanted.set()
+            with anyio.move_on_after(CONNECT_SECONDS):
+                await self._is_read.wait()
 
     @asynccontextmanager
     async def listening(self, address: str, path: str) -> AsyncGenerator[None]:
@@ -145,20 +151,23 @@ class Replicas:
 
     async def _renew(self, own: ReplicaRow) -> None:
         """Renew the row of this replica, and read those of the others. Does not raise."""
-        async with self._renewing:
-            at = self._looked_at = time.monotonic()
-            try:
-                own = replace(own, configuration=self.configuration())
-                rows = await (await self._store.replicas()).renew(own, LIVE_SECONDS)
-                self._note({row.id: row for row in rows if row.id != self.id}, at)
-            except StorageError as error:
-                self._log.warning("replicas not read, no request is forwarded error=%s", error)
+        at = self._looked_at = time.monotonic()
+        try:
+            own = replace(own, configuration=self.configuration())
+            rows = await (await self._store.replicas()).renew(own, LIVE_SECONDS)
+            self._note({row.id: row for row in rows if row.id != self.id}, at)
+        except StorageError as error:
+            self._log.warning("replicas not read, no request is forwarded error=%s", error)
 
     async def _keep_renewed(self, own: ReplicaRow) -> None:
         try:
             while True:
+                self._is_wanted = anyio.Event()
                 await self._renew(own)
-                await anyio.sleep(RENEW_SECONDS)
+                is_read, self._is_read = self._is_read, anyio.Event()
+                is_read.set()
+                with anyio.move_on_after(RENEW_SECONDS):
+                    await self._is_wanted.wait()
         finally:
             with anyio.move_on_after(STOP_SECONDS, shield=True):
                 try:
@@ -299,10 +308,12 @@ async def _objects_of(response: httpx2.Response) -> AsyncIterator[JsonObject]:
 def _new_client() -> httpx2.AsyncClient:
     import httpx2
 
-    # A response may take as long as the call. Its wait ends with the client, or when the other replica is dead.
+    # A response may take as long as the call, so there is no read timeout: `forward` ends with the client, or when the other replica dies.
     timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS, write=WRITE_SECONDS, pool=CONNECT_SECONDS)
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=MAX_IDLE)
-    return httpx2.AsyncClient(trust_env=False, follow_redirects=False, timeout=timeout, limits=limits)
+    client = httpx2.AsyncClient(trust_env=False, follow_redirects=False, timeout=timeout, limits=limits)
+    del client.headers["accept"]  # the signature covers the headers of the client's request, which may have no `Accept`
+    return client
 
 
 class _Answer:
@@ -317,6 +328,10 @@ class _Answer:
 
     async def take(self, response: httpx2.Response) -> None:
         """Pass on the head and the body of a response. Raises `httpx2.TransportError` if the body breaks."""
+        if response.status_code == 401:  # the other replica refuses this one; the client's own key is valid
+            self._has_begun = self._has_ended = True
+            await Refusal(503, INTERNAL_ERROR, REFUSED, 1).to_response(is_rpc=True, number=self._number)({}, _nothing, self._send)
+            return
         headers = [(name.encode(), value.encode("latin-1")) for name, value in response.headers.items() if name in _KEPT_HEADERS]
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
             body = await response.aread()

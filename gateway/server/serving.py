@@ -16,7 +16,7 @@ runs of 12,000 calls, as ms of CPU per call / calls per second:
 | 2025, 32 | 0.088 / 11,143 | 0.273 / 5,419 | 0.435 / 3,465 |
 
 Instead of: worker processes with one that holds all state, or equal processes on one `SO_REUSEPORT` address.
-Revisit when: gateways share 2025 sessions and pending calls through the database, so that any process can answer any request.
+With `storage.url`, several processes on one machine are replicas like those on several machines: start one per port, behind a balancer.
 """
 
 from __future__ import annotations

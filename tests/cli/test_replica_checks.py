@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 from collections.abc import Generator
 from pathlib import Path
@@ -20,8 +21,12 @@ from tests.fakes.machines import Machines, machines
 pytestmark = pytest.mark.timeout(120)
 
 
-def seen(version: str, configuration: str = "c", *, is_running: bool = True) -> SeenReplica:
-    return SeenReplica(ReplicaRow(version, "http://10.0.0.1:1", "/mcp", version, f"host-{version}", configuration), is_running, 1.0)
+_NUMBERS = itertools.count(1)
+
+
+def seen(version: str, configuration: str = "c", *, is_running: bool = True, address: str = "") -> SeenReplica:
+    address = address or f"http://10.0.0.{next(_NUMBERS)}:1"
+    return SeenReplica(ReplicaRow(version, address, "/mcp", version, f"host-{version}", configuration), is_running, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +37,8 @@ def seen(version: str, configuration: str = "c", *, is_running: bool = True) -> 
         ([seen("1"), seen("2", is_running=False)], ["does not run any more"]),
         ([seen("1", "x"), seen("1", "y")], ["different configurations (x, y)"]),
         ([seen("1", "x"), seen("1", "")], []),
+        ([seen("1", address="http://127.0.0.1:1"), seen("1", address="http://127.0.0.1:1")], ["name the address http://127.0.0.1:1,"]),
+        ([seen("1", address="http://a:1"), seen("1", address="http://a:1", is_running=False)], ["does not run any more"]),
     ],
 )
 def test_differences_between_running_replicas_are_noted(replicas: list[SeenReplica], warned: list[str]) -> None:

@@ -181,6 +181,7 @@ def test_configuration_in_the_config_map_is_valid(tmp_path: Path) -> None:
         ({"replicas": 2}, "set config.storage.url to a PostgreSQL server"),
         ({"replicas": 2, "config": {"storage": {"url": "postgresql://db/moongate"}}}, "set config.storage.installationKey to a reference"),
         ({"config": {"server": {"http": {"drainSeconds": 60}}}}, "set terminationGracePeriodSeconds above 65"),
+        ({"config": {"server": {"http": {"leaveSeconds": 20}}}}, "set terminationGracePeriodSeconds above 35"),
         ({"metrics": {"serviceMonitor": {"enabled": True}}}, "set metrics.enabled to true"),
         (METRICS | {"service": {"type": "NodePort"}}, "needs service.type ClusterIP"),
         ({"metrics": {"port": 8765}}, "/metrics/port"),
@@ -213,6 +214,23 @@ def test_metrics_have_a_port_and_a_monitor_only_if_enabled(tmp_path: Path) -> No
     path.write_text(found["ConfigMap"]["data"]["gateway.json"])
     loaded = importlib.import_module("gateway.config.load").load_config(path, environ={})
     assert loaded.config.telemetry.prometheus == "0.0.0.0:9464" and loaded.config.server.name == "kept"
+
+
+@needs_helm
+def test_pods_may_forward_requests_to_each_other() -> None:
+    found = rendered({"networkPolicy": {"from": [{"namespaceSelector": {}}]}})
+    pods = {"podSelector": {"matchLabels": found["Deployment"]["spec"]["selector"]["matchLabels"]}}
+    rules, port = found["NetworkPolicy"]["spec"], [{"port": "http", "protocol": "TCP"}]
+    assert rules["ingress"][0] == {"from": [{"namespaceSelector": {}}, pods], "ports": port}
+    assert {"to": [pods], "ports": port} in rules["egress"]
+
+
+@needs_helm
+def test_probes_use_https_if_the_gateway_serves_it() -> None:
+    tls = {"certificate": "/tls/tls.crt", "key": "/tls/tls.key"}
+    for config, scheme in (({}, "HTTP"), ({"server": {"http": {"tls": tls}}}, "HTTPS")):
+        (gateway,) = rendered({"config": config})["Deployment"]["spec"]["template"]["spec"]["containers"]
+        assert {gateway[name]["httpGet"]["scheme"] for name in ("startupProbe", "livenessProbe", "readinessProbe")} == {scheme}
 
 
 @needs_helm

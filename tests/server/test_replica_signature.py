@@ -14,6 +14,7 @@ from gateway.auth.principal import LOCAL
 from gateway.server.head import Head
 from gateway.server.replica_signature import HEADER, MAX_AGE_SECONDS, Route, Signed, forwarded_headers, sign, verify
 from gateway.server.replicas import Replicas
+from gateway.storage.replica_rows import ReplicaRow
 from tests.fakes.wired import lifespan, served
 from tests.server.test_fast_sessions import BOTH, Door
 
@@ -126,3 +127,35 @@ async def test_endpoint_accepts_a_forwarded_request_once_and_only_with_its_body(
         assert (await post(header(principal="key:unknown"))).status_code == 401
         door.keys.add("alice")
         assert (await post(header())).status_code == 401, "the local user has no access any more"
+
+
+class _Peers:
+    """A table of replicas that never change."""
+
+    def __init__(self) -> None:
+        self.rows: list[ReplicaRow] = []
+
+    async def replicas(self) -> Any:
+        return self
+
+    async def renew(self, own: ReplicaRow, seconds: float) -> list[ReplicaRow]:
+        return [own, *self.rows]
+
+    async def remove(self, replica: str) -> None:
+        return
+
+
+async def test_refusal_of_another_replica_is_a_retryable_error(tmp_path: Path) -> None:
+    """The address belongs to a gateway that does not accept the signature. The client must not read that its key is invalid."""
+    door, peers = Door(tmp_path, "auto"), _Peers()
+    replicas = door.server.replicas = Replicas(KEY, peers, "1")
+    door.rebuild()
+    await door.catalog.refresh()
+    async with door.server, lifespan(door.app), served(door.app, door.app.take) as port, httpx2.AsyncClient(timeout=20) as http:
+        peers.rows.append(ReplicaRow("0a1b2c3d", f"http://127.0.0.1:{port}", "/mcp", "1"))
+        answer = {"jsonrpc": "2.0", "id": "q.0a1b2c3d.x", "result": {}}
+        async with replicas.listening(f"http://127.0.0.1:{port}", "/mcp"):
+            given = {"accept": BOTH, "content-type": "application/json"}
+            refused = await http.post(f"http://127.0.0.1:{port}/mcp", json=answer, headers=given)
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+    assert "refused it" in refused.json()["error"]["message"]

@@ -1,7 +1,7 @@
 """Parses `initialize` requests of 2025 clients without the models of the MCP SDK. Used by the fast path and by `startup_answers`.
 
-The result equals that of the SDK's models (`tests/server/test_fast_sessions.py` compares them). A request with unusual fields is left to
-the SDK.
+The result equals that of the SDK's models (`tests/server/test_fast_sessions.py` compares them). An invalid request is left to the SDK. Valid
+requests must be parsed here, because only sessions that the fast path opens can continue at other replicas (`server.sealed_sessions`).
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class InitializeRequest:
 
 
 def plain_initialize(message: JsonMapping) -> InitializeRequest | None:
-    """Parse a valid `initialize` request without unusual fields; return `None` for any other message."""
+    """Parse a valid `initialize` request; return `None` for any other message. Unknown parameters are ignored, as the SDK ignores them."""
     members = plain_members(message)
-    if members is None or members[1] != "initialize" or members[2].keys() ^ _PARAMS:
+    if members is None or members[1] != "initialize" or not members[2].keys() >= _PARAMS or not _is_meta(members[2].get("_meta", {})):
         return None
     number, _, fields = members
     wanted, info = fields["protocolVersion"], fields["clientInfo"]
@@ -69,6 +69,14 @@ def plain_initialize(message: JsonMapping) -> InitializeRequest | None:
         return None
     spoken = wanted if wanted in HANDSHAKE_PROTOCOL_VERSIONS else LATEST_HANDSHAKE_VERSION
     return InitializeRequest(number, ClientProfile("legacy", spoken, name, version, capabilities))
+
+
+def _is_meta(value: JsonValue) -> bool:
+    """Return whether `value` can be the `_meta` of a request."""
+    if not isinstance(value, dict):
+        return False
+    token = cast("JsonMapping", value).get("progressToken", "")
+    return isinstance(token, str | int) and not isinstance(token, bool)
 
 
 def _shaped(value: JsonValue, shape: Shape) -> JsonObject | None:

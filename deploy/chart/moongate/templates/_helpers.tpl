@@ -35,6 +35,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{ .Values.persistence.existingClaim | default (include "moongate.name" .) }}
 {{- end }}
 
+{{/* The scheme of the probes: the gateway serves HTTPS itself with `server.http.tls`. */}}
+{{- define "moongate.scheme" -}}
+{{- if dig "server" "http" "tls" "" .Values.config }}HTTPS{{ else }}HTTP{{ end }}
+{{- end }}
+
 {{- define "moongate.hasSeveral" -}}
 {{- if or .Values.autoscaling.enabled (gt (int .Values.replicas) 1) }}true{{ end }}
 {{- end }}
@@ -47,9 +52,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{/* Stops with an error if several gateways cannot share their state, or if pods are killed before they have finished their calls. */}}
 {{- define "moongate.check" -}}
-{{- $needed := add 5 (dig "server" "http" "drainSeconds" 10 .Values.config) }}
+{{- $needed := add 5 (dig "server" "http" "leaveSeconds" 0 .Values.config) (dig "server" "http" "drainSeconds" 10 .Values.config) }}
 {{- if le (int .Values.terminationGracePeriodSeconds) (int $needed) }}
-{{- fail (printf "A stopping pod would be killed during its last calls: set terminationGracePeriodSeconds above %d, which is config.server.http.drainSeconds and the wait of 5 s before the stop." (int $needed)) }}
+{{- fail (printf "A stopping pod would be killed during its last calls: set terminationGracePeriodSeconds above %d, which is config.server.http.leaveSeconds, config.server.http.drainSeconds and the wait of 5 s before the stop." (int $needed)) }}
 {{- end }}
 {{- if .Values.metrics.serviceMonitor.enabled }}
 {{- if not .Values.metrics.enabled }}
