@@ -1,6 +1,6 @@
 """The address at which `moongate run` serves metrics for Prometheus (`telemetry.prometheus`): binds it and serves them there.
 
-The address is not that of the MCP endpoint, because metrics need no API key: who may read them is decided by who can reach the address.
+The address is not that of the MCP endpoint, because metrics need no API key. Every program that can connect to the address can read them.
 """
 
 from __future__ import annotations

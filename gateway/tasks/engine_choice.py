@@ -24,8 +24,8 @@ async def choose_engine(
     """Return the function that creates the engine of a process. For `temporal`, connect to the server first.
 
     `gateway` is the id of the gateway, from which the default task queue has its name. `queues` returns the task queues at Temporal of the
-    sources that the gateway has now. If `dispatches` is false, a process with the engine
-    `temporal` does not connect: it runs the tasks of its own calls and leaves all others to the gateways.
+    sources that the gateway has now. If `dispatches` is false, a process with the engine `temporal` does not connect. It runs the tasks
+    of its own calls, and leaves all other tasks to the gateways.
 
     Raises:
         ConfigError: The package of Temporal is not installed, or the server cannot be used.

@@ -26,7 +26,7 @@ HEARTBEAT_SECONDS = 0.5
 """Seconds between two heartbeats of an activity."""
 
 STICKY_TIMEOUT = timedelta(seconds=1)
-"""Time after which Temporal stops to wait for the gateway that ran the workflow before, which may be dead."""
+"""Time after which Temporal stops waiting for the gateway that ran the workflow before, which may be dead."""
 
 RESTART_SECONDS = 5.0
 """Seconds until a worker that failed is started again."""

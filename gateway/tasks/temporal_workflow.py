@@ -21,7 +21,7 @@ HEARTBEAT_TIMEOUT = timedelta(seconds=2.5)
 """Time without a heartbeat after which Temporal has another gateway run the task."""
 
 LONGEST_ATTEMPT = timedelta(days=3650)
-"""Temporal requires a limit for an activity; a task has none of its own."""
+"""Temporal requires a limit for an activity; a task may run for any time."""
 
 LONGEST_WAIT = timedelta(hours=1)
 """Longest wait for a signal. Then an activity checks whether the task still waits, because a command line cannot send signals."""

@@ -39,8 +39,10 @@ Pauses end together, at fixed times, so that the stored states of several sessio
 """
 
 STREAMS_AT_ONCE = 20
-"""Maximum number of listening GETs in this pause; the others wait for them, so that calls do not wait while hundreds of streams are opened
-after another replica has died."""
+"""Maximum number of listening GETs in this pause. Further GETs wait in a queue.
+
+After the death of a replica, hundreds of clients open their streams at another one. The queue leaves time for the calls of all clients.
+"""
 
 _NOT_CONTINUED = "The gateway's database does not answer, so this session cannot be continued now. Try again."
 _NOT_ENDED = "The gateway's database does not answer, so the session was not ended. Try again."
@@ -70,7 +72,7 @@ class ContinuedSessions:
         self._streams = anyio.Semaphore(STREAMS_AT_ONCE)
         """Held by listening GETs during their pause."""
         self._wanted: dict[LegacySession, Sequence[str]] = {}
-        """URIs that each session shall watch, while a task applies them."""
+        """URIs of the resources that each session must watch, as long as a task subscribes to them."""
         if sealed is not None:
             sealed.follow(self._apply)
 
