@@ -32,7 +32,8 @@ def replica_checks(seen: list[SeenReplica], refused: list[RefusedReplica]) -> li
     for address in sorted({row.address for row in running}):
         if sum(row.address == address for row in running) > 1:
             text = f"several of them name the address {address}, so requests that are forwarded to one reach another"
-            checks.append(Check("warn", "replicas", text, "Set `server.http.replicaAddress` of each to the URL at which the others reach it."))
+            fix = "Set `server.http.replicaAddress` of each gateway to the URL at which the others reach it."
+            checks.append(Check("warn", "replicas", text, fix))
     known = sorted({row.configuration for row in running if row.configuration})
     if len(known) > 1:
         text = f"they have different configurations ({', '.join(known)}), so they answer differently"

@@ -72,8 +72,8 @@ class SealedSessions:
         self._store = store
         self._feed = feed
         self._seen = 0
-        """Number of the latest change in the database that this process has applied. The process begins with the first change, because it may
-        have sessions before it reads the changes for the first time."""
+        """Number of the latest change in the database that this process has applied. It starts with the first change, because the
+        process may have sessions before it reads the changes for the first time."""
         self._ended: OrderedDict[str, None] = OrderedDict()
         self._log = SparseLog(logger)
 

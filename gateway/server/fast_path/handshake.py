@@ -1,7 +1,7 @@
 """Parses `initialize` requests of 2025 clients without the models of the MCP SDK. Used by the fast path and by `startup_answers`.
 
-The result equals that of the SDK's models (`tests/server/test_fast_sessions.py` compares them). An invalid request is left to the SDK. Valid
-requests must be parsed here, because only sessions that the fast path opens can continue at other replicas (`server.sealed_sessions`).
+The result equals that of the SDK's models (`tests/server/test_fast_sessions.py` compares them). An invalid request is left to the SDK.
+Valid requests must be parsed here: only sessions that the fast path opens can continue at other replicas (`server.sealed_sessions`).
 """
 
 from __future__ import annotations

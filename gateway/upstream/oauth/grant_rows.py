@@ -2,9 +2,9 @@
 
 A grant is encrypted as in the token files (`tokens`), with a key that all gateways have. Many authorization servers revoke a grant whose
 refresh token is used twice. So a gateway takes a lease on the grant's row in the database before it sends the refresh token, and only one
-gateway at a time renews a token. No transaction is open meanwhile. A lease that its gateway does not return, because it was killed, ends by the database's clock. A
-gateway whose lease has ended cannot store a token. Stored times are those of the database's clock. Methods of `SharedGrant` that are not
-async block, and must run in a worker thread.
+gateway at a time renews a token. No transaction is open meanwhile. A lease that its gateway does not return, because it was killed, ends by
+the database's clock. A gateway whose lease has ended cannot store a token. Stored times are those of the database's clock. Methods of
+`SharedGrant` that are not async block, and must run in a worker thread.
 """
 
 from __future__ import annotations
