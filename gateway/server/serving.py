@@ -244,7 +244,8 @@ async def _serve_queued(server: uvicorn.Server, connections: list[socket.socket]
     protocol = cast("Callable[..., asyncio.Protocol]", server.config.http_protocol_class)
     make = functools.partial(protocol, config=server.config, server_state=server.server_state, app_state=server.lifespan.state)
     for connection in connections:
-        await asyncio.get_running_loop().connect_accepted_socket(make, connection)
+        with contextlib.suppress(OSError):  # the client has closed the connection meanwhile
+            await asyncio.get_running_loop().connect_accepted_socket(make, connection)
 
 
 async def _end_application(server: uvicorn.Server) -> None:

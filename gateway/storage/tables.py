@@ -150,8 +150,8 @@ tool_definitions = _table("tool_definitions", "server", "tool", "definition", "a
 oauth_grants = _table("oauth_grants", "id", "version", "sealed", "holder", "held_until")
 """The OAuth grants (registration and tokens) for remote servers, for gateways that share a database server.
 
-`id` is a digest of the server, its URL and the owner, and `sealed` is the encrypted grant as base64: empty if there is none, for example
-after a sign-out. `version` increases with each change. A gateway that renews the tokens holds the row until `held_until`, under a random id
+`id` is a digest of the server, its URL and the owner. `sealed` is the encrypted grant as base64, or empty without a grant, such as after a
+sign-out. `version` increases with each change. A gateway that renews the tokens holds the row until `held_until`, under a random id
 (`holder`).
 """
 

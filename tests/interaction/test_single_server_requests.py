@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -14,10 +13,10 @@ import anyio.to_thread
 import httpx2
 import pytest
 
-from tests.fakes.nursery import Child
 from tests.fakes.running import ROOT, upstream_stdio
+from tests.fakes.shared_gateways import SharedGateways
 from tests.interaction.wire import Era, HttpWire, Wire, over_http
-from tests.tasks.test_gateways import start_gateway, stop
+from tests.tasks.test_gateways import stop
 
 pytestmark = [pytest.mark.fleet, pytest.mark.timeout(120)]
 
@@ -33,42 +32,29 @@ runpy.run_module("tests.fakes.upstream", run_name="__main__")
 
 
 
-class Start:
+class Start(SharedGateways):
     """Starts two gateways with one single server, and returns their URLs. The first gateway runs the server."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.processes: list[Child] = []
 
     def __call__(self, server: dict[str, Any]) -> list[str]:
         """Start both gateways. Blocks."""
-        tmp_path = self._folder
-        urls: list[str] = []
-        for number in (0, 1):
-            state = tmp_path / f"state-{number}" / "moongate"
-            state.mkdir(mode=0o700, parents=True)
-            if number:
-                shutil.copy(tmp_path / "state-0" / "moongate" / "installation-key", state)
-            config: dict[str, Any] = {
-                "mcpServers": {"one": {**server, "single": True}},
-                "policies": {"one": {"era": "legacy"}},
-                "storage": {"url": f"sqlite:///{tmp_path}/shared.db"},
-                "server": {"http": {"drainSeconds": 1}},
-            }
-            process, url = start_gateway(tmp_path, "gateway", config, XDG_STATE_HOME=str(state.parent))
-            self.processes.append(process)
-            urls.append(url)
-        return urls
+        for _ in range(2):
+            self.start_with(
+                {
+                    "mcpServers": {"one": {**server, "single": True}},
+                    "policies": {"one": {"era": "legacy"}},
+                    "server": {"http": {"drainSeconds": 1}},
+                }
+            )
+        return self.urls
 
 
 @pytest.fixture
 async def start(tmp_path: Path) -> AsyncGenerator[Start]:
-    begin = Start(tmp_path)
+    begin = Start(tmp_path, f"sqlite:///{tmp_path}/shared.db")
     try:
         yield begin
     finally:
-        for process in begin.processes:
-            await anyio.to_thread.run_sync(stop, process)
+        await anyio.to_thread.run_sync(begin.stop)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import hmac
 import json
 import os
 import secrets
-import shutil
 import signal
 import sqlite3
 import sys
@@ -23,42 +22,28 @@ import pytest
 
 from gateway.server.replica_signature import Route, sign
 from gateway.storage.state_folder import StateFolder
-from tests.fakes.nursery import Child
 from tests.fakes.postgres import postgres
 from tests.fakes.running import ROOT
+from tests.fakes.shared_gateways import SharedGateways
 from tests.interaction.wire import HttpWire, Wire, over_http
-from tests.tasks.test_gateways import start_gateway, stop
 
 pytestmark = [pytest.mark.fleet, pytest.mark.timeout(120)]
 
 TAKEOVER_SECONDS = 12.0
 
 
-class Fleet:
-    """Gateways with one database and one single server, which writes its journal to a file."""
-
-    def __init__(self, folder: Path, database: str) -> None:
-        self.folder = folder
-        self.database = database
-        self.processes: list[Child] = []
-        self.urls: list[str] = []
+class Fleet(SharedGateways):
+    """Gateways with one single server, which writes its journal to a file."""
 
     def start(self) -> None:
-        number = len(self.urls)
-        state = self.folder / f"state-{number}" / "moongate"
-        state.mkdir(mode=0o700, parents=True)
-        if number:
-            shutil.copy(self.folder / "state-0" / "moongate" / "installation-key", state)
         program = [str(ROOT / "tests" / "interaction" / "single_server.py"), str(self.folder / "journal")]
-        config: dict[str, Any] = {
-            "mcpServers": {"one": {"command": sys.executable, "args": program, "single": True}},
-            "policies": {"one": {"era": "legacy"}},
-            "storage": {"url": self.database},
-            "server": {"http": {"drainSeconds": 5, "leaveSeconds": 2}},
-        }
-        process, url = start_gateway(self.folder, "gateway", config, XDG_STATE_HOME=str(state.parent))
-        self.processes.append(process)
-        self.urls.append(url)
+        self.start_with(
+            {
+                "mcpServers": {"one": {"command": sys.executable, "args": program, "single": True}},
+                "policies": {"one": {"era": "legacy"}},
+                "server": {"http": {"drainSeconds": 5, "leaveSeconds": 2}},
+            }
+        )
 
     def journal(self) -> list[dict[str, Any]]:
         path = self.folder / "journal"
@@ -93,8 +78,7 @@ def _running(made: Fleet) -> Generator[Fleet]:
         made.start()
         yield made
     finally:
-        for process in made.processes:
-            stop(process)
+        made.stop()
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -17,11 +16,11 @@ import httpx2
 import pytest
 
 from gateway.server.sealed_sessions import MAX_ID
-from tests.fakes.nursery import Child
 from tests.fakes.postgres import postgres
 from tests.fakes.running import upstream_stdio
+from tests.fakes.shared_gateways import SharedGateways
 from tests.interaction.wire import Wire, over_http
-from tests.tasks.test_gateways import start_gateway, stop
+from tests.tasks.test_gateways import stop
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -32,32 +31,20 @@ ELICITS: dict[str, Any] = {"elicitation": {"form": {}}}
 ASKED = {"action": "accept", "content": {"name": "Ada"}}
 
 
-class Replicas:
-    """Gateways with different state folders, one installation key and one database, as on different machines."""
+class Replicas(SharedGateways):
+    """Gateways with two servers and a skill."""
 
-    def __init__(self, folder: Path, database: str) -> None:
-        self.folder = folder
-        self.database = database
-        self.processes: list[Child] = []
-        self.urls: list[str] = []
-        self.http: httpx2.AsyncClient
+    http: httpx2.AsyncClient
 
     def start(self, **http: Any) -> None:
-        number = len(self.urls)
-        state = self.folder / f"state-{number}" / "moongate"
-        state.mkdir(mode=0o700, parents=True)
-        if number:
-            shutil.copy(self.folder / "state-0" / "moongate" / "installation-key", state)
-        config: dict[str, Any] = {
-            "mcpServers": {"up": upstream_stdio("--legacy"), "late": upstream_stdio()},
-            "policies": {"up": {"sampling": {"mode": "relay"}}, "late": {"disclosure": "on-demand"}},
-            "expose": {"skills": [str(self.folder / "skills")]},
-            "storage": {"url": self.database},
-            "server": {"http": {"drainSeconds": 1, **http}},
-        }
-        process, url = start_gateway(self.folder, "gateway", config, XDG_STATE_HOME=str(state.parent))
-        self.processes.append(process)
-        self.urls.append(url)
+        self.start_with(
+            {
+                "mcpServers": {"up": upstream_stdio("--legacy"), "late": upstream_stdio()},
+                "policies": {"up": {"sampling": {"mode": "relay"}}, "late": {"disclosure": "on-demand"}},
+                "expose": {"skills": [str(self.folder / "skills")]},
+                "server": {"http": {"drainSeconds": 1, **http}},
+            }
+        )
 
     async def post(self, replica: int, message: dict[str, Any], session: str = "", **headers: str) -> httpx2.Response:
         given = {"accept": BOTH, **({"mcp-session-id": session} if session else {}), **headers}

@@ -165,7 +165,7 @@ HELLOS: list[Any] = [
     hello(clientInfo={"name": "c"}),
     hello(_meta={"a": 1}),
     *(hello(_meta={"progressToken": token}) for token in ("p", 7, True, None, 1.5)),
-    *(hello(_meta=odd) for odd in (None, 1, [])),
+    *(hello(_meta=odd) for odd in (None, 1, "odd")),
     hello(odd=1),
     *({**hello(), "id": number} for number in ("x", 10**30, 1.5, True, None)),
     {**hello(), "jsonrpc": "1.0"},

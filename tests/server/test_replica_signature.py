@@ -153,7 +153,7 @@ async def test_refusal_of_another_replica_is_a_retryable_error(tmp_path: Path) -
     await door.catalog.refresh()
     async with door.server, lifespan(door.app), served(door.app, door.app.take) as port, httpx2.AsyncClient(timeout=20) as http:
         peers.rows.append(ReplicaRow("0a1b2c3d", f"http://127.0.0.1:{port}", "/mcp", "1"))
-        answer = {"jsonrpc": "2.0", "id": "q.0a1b2c3d.x", "result": {}}
+        answer: dict[str, Any] = {"jsonrpc": "2.0", "id": "q.0a1b2c3d.x", "result": {}}
         async with replicas.listening(f"http://127.0.0.1:{port}", "/mcp"):
             given = {"accept": BOTH, "content-type": "application/json"}
             refused = await http.post(f"http://127.0.0.1:{port}/mcp", json=answer, headers=given)

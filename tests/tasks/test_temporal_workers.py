@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Generator
@@ -19,12 +18,12 @@ from gateway.config.models import GatewayConfig
 from gateway.storage.record_types import TaskRow
 from gateway.storage.records import Records
 from gateway.storage.state_folder import StateFolder
-from gateway.tasks.temporal_names import workflow_id
 from tests.fakes.nursery import Child
 from tests.fakes.running import TASK_ENGINE, temporal_tasks, write_config
 from tests.fakes.temporal import TemporalServer
 from tests.interaction.wire import Wire, over_http
 from tests.tasks.test_gateways import start_gateway, stop, until
+from tests.tasks.test_temporal import described, noted, until_noted, until_parked
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -92,33 +91,6 @@ async def answer(wire: Wire, task_id: str) -> None:
     state = await until(wire, task_id, "input_required")
     answers = {key: {"action": "accept", "content": {"answer": "yes"}} for key in state["inputRequests"]}
     assert "result" in await wire.send("tasks/update", taskId=task_id, inputResponses=answers)
-
-
-def noted(folder: Path) -> list[str]:
-    """Return the lines that the functions wrote: the argument, and the gateway that ran the function."""
-    journal = folder / "journal"
-    return journal.read_text().splitlines() if journal.exists() else []
-
-
-async def until_noted(folder: Path, line: str) -> None:
-    """Wait until a function has written a line."""
-    with anyio.fail_after(30):
-        while line not in noted(folder):
-            await anyio.sleep(0.02)
-
-
-def described(server: TemporalServer, task_id: str) -> dict[str, Any]:
-    """Return what Temporal says about the workflow of a task."""
-    told = server.run("workflow", "describe", "--workflow-id", workflow_id(task_id), "--output", "json")
-    assert told.returncode == 0, told.stderr
-    return json.loads(told.stdout)
-
-
-async def until_parked(server: TemporalServer, task_id: str) -> None:
-    """Wait until the workflow of a task has no activity."""
-    with anyio.fail_after(30):
-        while (await anyio.to_thread.run_sync(described, server, task_id)).get("pendingActivities"):
-            await anyio.sleep(0.2)
 
 
 def test_task_queue_of_a_source_needs_the_engine_temporal() -> None:

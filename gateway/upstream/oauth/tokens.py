@@ -82,11 +82,11 @@ class GrantStore(Protocol):
     """
 
     def stamp(self) -> tuple[int, int] | None:
-        """Return a value that changes whenever the grant changes; `None` if there is no grant."""
+        """Return a value that changes whenever the grant changes; `None` without a grant."""
         ...
 
     def read(self) -> Grant | None:
-        """Decrypt and return the stored grant, or `None` if there is none."""
+        """Decrypt and return the stored grant, or `None` if nothing is stored."""
         ...
 
     def write(self, grant: Grant) -> None:
