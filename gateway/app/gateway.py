@@ -228,7 +228,7 @@ class Gateway:
         """Share state with the other gateways that may use the same database server."""
         self._server.share_with_replicas(records, self.feed)
         self._server.relay_of = servers.relay_of
-        self._server.tell_configuration(lambda: self.loaded.config)
+        self._server.report_configuration(lambda: self.loaded.config)
         disclosure.share(records, self.feed)
         servers.share(self.feed)
 
@@ -329,7 +329,7 @@ class Gateway:
     async def serve_http(self, host: str, port: int, *, on_ready: Callable[[str], None], listener: socket | None = None) -> None:
         """Serve clients over HTTP until SIGINT or SIGTERM arrives, or the calling task is cancelled.
 
-        `on_ready` is called with the endpoint's URL when requests are accepted. `listener` is a socket that already listens at the address;
+        `on_ready` is called with the endpoint's URL when requests are accepted. `listener` is a socket that is bound to the address;
         it is closed at the end. After a signal, in-flight calls have `server.http.drainSeconds` to finish; a second signal ends them.
 
         Raises:

@@ -114,7 +114,9 @@ def _listen(loaded: LoadedConfig, host: str, port: int, *, searches: bool) -> so
     """Return a socket that is bound to the port. If another program has the port and `searches` is true, bind the next free port.
 
     The socket is bound before anything else starts. If two gateways start at once, one of them therefore fails here. If `searches` is true,
-    only one gateway of a configuration may run. Clients can connect at once; but with `storage.url`, only when the gateway serves.
+    only one gateway of a configuration may run. Clients can connect at once.
+
+    With `storage.url`, clients can connect only when the gateway serves, and the second of two gateways that start at once fails then.
 
     Raises:
         ConfigError: The port is in use, or, with `searches`, a gateway of this configuration is running.
@@ -241,7 +243,7 @@ class _Follow:
 
 
 _Address = tuple[str, int, "socket.socket"]
-"""Host and port as they are configured, and the listening socket."""
+"""Host and port as they are configured, and the socket that is bound to them."""
 
 
 async def _serve(

@@ -47,7 +47,6 @@ from gateway.server.handover import SdkPath
 from gateway.server.head import Head
 from gateway.server.in_flight import InFlightCall
 from gateway.server.line_session import LineSession, Write
-from gateway.server.owned_servers import Relays
 from gateway.server.replica_routes import ReplicaRoutes
 from gateway.server.replicas import Replicas
 from gateway.server.sdk_path.lazy_application import SdkParts
@@ -61,6 +60,7 @@ from gateway.wire.rpc_envelope import VERSION, VERSION_KEY, error_response, requ
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
+    from gateway.server.owned_servers import Relays
     from gateway.server.sdk_path.sdk_lines import DelegatedLine
 
 logger = logging.getLogger(__name__)

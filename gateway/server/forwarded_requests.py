@@ -12,6 +12,7 @@ from gateway.server.owned_servers import OwnedServers, Relays
 from gateway.server.replica_routes import FORWARDED_SCOPE_KEY
 from gateway.server.replica_signature import HEADER, SERVER_SCHEME
 from gateway.server.replicas import Replicas
+from gateway.wire.message_sizes import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -21,7 +22,10 @@ class ForwardedRequests:
     """ASGI application between `KeyGate`, which has verified the signature in the head, and the next application."""
 
     def __init__(self, app: ASGIApp, replicas: Replicas, servers: Relays, max_bytes: int) -> None:
-        """`app` is the next application. A body may have at most `max_bytes`. `servers` finds stdio servers with `single: true`."""
+        """`app` is the next application. `servers` finds stdio servers with `single: true`.
+
+        The body of a client's request may have at most `max_bytes`, and a message of a replica itself `MAX_MESSAGE_BYTES`.
+        """
         self._servers = OwnedServers(servers)
         self._app = app
         self._replicas = replicas
@@ -34,12 +38,13 @@ class ForwardedRequests:
             return
         head, replay = Head(scope), BufferedReceive(receive)
         signed = self._replicas.verify(head)
-        body = await replay.read(min(max(head.length, 0), self._max_bytes))
+        is_own = signed is not None and signed.scheme == SERVER_SCHEME
+        body = await replay.read(min(max(head.length, 0), MAX_MESSAGE_BYTES if is_own else self._max_bytes))
         if signed is None or body is None or hashlib.sha256(body).hexdigest() != signed.digest or not self._replicas.uses(signed):
             message = "The body of this forwarded request does not match its signature, or the signature was used before."
             await json_response({"error": "invalid_replica", "message": message}, 401)(scope, receive, send)
             return
-        if signed.scheme == SERVER_SCHEME:
+        if is_own:
             await self._servers(body, replay, send, signed.sender)
             return
         # The client's `Host` was checked by the other replica, and the address of this replica need not be an accepted one.

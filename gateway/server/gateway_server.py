@@ -33,9 +33,7 @@ from gateway.server.changes import Changes
 from gateway.server.clients import Clients, LegacySession
 from gateway.server.fast_path.plain_answers import PlainAnswers
 from gateway.server.listings import Listings
-from gateway.server.owned_servers import Relays
 from gateway.server.parked import ParkedCalls
-from gateway.server.replica_configuration import configuration_digest
 from gateway.server.replicas import Replicas, ReplicaStore
 from gateway.server.sealed_sessions import SealedSessions, SessionStore
 from gateway.server.task_calls import CurrentCaller, TaskHandler
@@ -57,6 +55,7 @@ if TYPE_CHECKING:
     from starlette.routing import Route
 
     from gateway.server.agui_runs import AguiRoute, Conversations
+    from gateway.server.owned_servers import Relays
     from gateway.server.sdk_path.sdk_server import SdkServer
 
 logger = logging.getLogger(__name__)
@@ -158,8 +157,10 @@ class GatewayServer:
         key, version = hmac.digest(self.state_key, b"replica-channel", "sha256"), str(self.identity["version"])
         self.replicas = Replicas(key, store, version, clock=shared_now)
 
-    def tell_configuration(self, config: Callable[[], GatewayConfig]) -> None:
+    def report_configuration(self, config: Callable[[], GatewayConfig]) -> None:
         """Let `moongate doctor` show which configuration this replica uses. `config` returns the one in use."""
+        from gateway.server.replica_configuration import configuration_digest
+
         key = hmac.digest(self.state_key, b"configuration", "sha256")
         known: list[tuple[GatewayConfig, str]] = []
 

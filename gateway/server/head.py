@@ -67,6 +67,11 @@ class Head(RequestHead):
         return self.fields.get(b"mcp-session-id", b"").decode("latin-1")
 
     @property
+    def last_event_id(self) -> str:
+        """The `Last-Event-ID` of the request; empty if it has none."""
+        return self.fields.get(b"last-event-id", b"").decode("latin-1")
+
+    @property
     def accepted(self) -> set[bytes]:
         """The media types in the `Accept` header, without parameters."""
         return {kind.partition(b";")[0].strip().lower() for kind in self.fields.get(b"accept", b"").split(b",")}

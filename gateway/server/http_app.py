@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from gateway.auth.api_keys import ApiKeys
 from gateway.config.models import HttpSettings
 from gateway.server.dispatch import HttpDispatch, ServerParts
-from gateway.server.forwarded_requests import ForwardedRequests
 from gateway.server.key_gate import KeyGate, check_bind
 from gateway.server.origins import accepted_origins
 from gateway.server.sdk_path.lazy_application import LazyApplication, Probes
@@ -16,6 +15,7 @@ from gateway.server.session_table import SessionTable
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
+    from starlette.types import ASGIApp
 
 
 def build_http_app(
@@ -45,6 +45,10 @@ def build_http_app(
     is_fast, max_bytes = settings.direct_path == "auto", settings.max_request_bytes
     dispatch = HttpDispatch(application, server, table, path=settings.path, max_request_bytes=max_bytes, uses_fast_path=is_fast)
     replicas = server.replicas
-    app = dispatch if replicas is None else ForwardedRequests(dispatch, replicas, server.relay_of, max_bytes)
+    app: ASGIApp = dispatch
+    if replicas is not None:
+        from gateway.server.forwarded_requests import ForwardedRequests
+
+        app = ForwardedRequests(dispatch, replicas, server.relay_of, max_bytes)
     usages = server.usages
     return KeyGate(app, keys, origins, settings, usages, requires_key=requires_key, fast_path=dispatch, replicas=replicas)

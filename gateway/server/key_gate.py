@@ -235,11 +235,12 @@ class KeyGate:
     def _judge_forwarded(self, head: Head, replicas: Replicas) -> Principal | ASGIApp:
         """Authenticate a request that another replica has forwarded. Return its principal, or an ASGI application that sends the rejection.
 
-        The other replica has authenticated the client. Its principal gets the rights that its key has now.
+        The other replica has authenticated the client. Its principal gets the rights that its key has now. A message of the replica itself
+        counts for no caller, because the replica has counted the call.
         """
         signed = replicas.verify(head) if head.path == self._path else None
-        if signed is not None and signed.scheme == SERVER_SCHEME:  # the other replica has authorized the call
-            return Principal(signed.principal)
+        if signed is not None and signed.scheme == SERVER_SCHEME:
+            return LOCAL
         try:
             principal = None if signed is None else self._keys.current(Principal(signed.principal))
             if signed is not None and signed.principal == LOCAL.id:

@@ -10,7 +10,11 @@ from gateway.config.models import GatewayConfig
 DIGEST_CHARS = 12
 """Number of hexadecimal digits of a configuration's digest."""
 
-_OF_ONE_MACHINE = {"storage": {"dir", "installation_key"}, "server": {"http": {"replica_address", "host", "port"}}}
+_OF_ONE_MACHINE = {
+    "storage": {"dir", "installation_key"},
+    "server": {"http": {"replica_address", "host", "port"}},
+    "telemetry": {"prometheus"},
+}
 """Settings that may differ between replicas."""
 
 

@@ -47,6 +47,9 @@ UNASKED = (
 )
 """Message of the error for an answer to a question of a gateway that has stopped."""
 
+UNKNOWN = "The database of the gateways does not answer, so the gateway that this request belongs to cannot be found. Try again."
+"""Message of the error for a request that belongs to another gateway while it is not known which gateways run."""
+
 CANCEL_SECONDS = 1.0
 """Timeout in seconds for telling another replica that a client has cancelled a request."""
 
@@ -69,7 +72,7 @@ def plain_state(state: str) -> str:
 def replica_of(head: Head, message: JsonMapping | None) -> str:
     """Return the id of the replica that alone can serve a request; empty if any replica can. `message` is the decoded body of a POST."""
     if head.method == "GET":
-        return replica_of_event(head.fields.get(b"last-event-id", b"").decode("latin-1"))
+        return replica_of_event(head.last_event_id)
     if message is None:
         return ""
     number, params = message.get("id"), message.get("params")
@@ -80,7 +83,7 @@ def replica_of(head: Head, message: JsonMapping | None) -> str:
 
 
 def _resumed_request(head: Head) -> int | str | None:
-    return request_of(head.fields.get(b"last-event-id", b"").decode("latin-1")) if head.method == "GET" else None
+    return request_of(head.last_event_id) if head.method == "GET" else None
 
 
 class ReplicaRoutes:
@@ -113,6 +116,9 @@ class ReplicaRoutes:
             return False
         number: JsonValue = message.get("id") if message is not None and "method" in message else _resumed_request(head)
         if await replicas.find(replica) and await self._is_answered_by(replica, head, body, principal, number, receive, send):
+            return True
+        if not replicas.is_current:
+            await Refusal(503, INTERNAL_ERROR, UNKNOWN, 1).to_response(is_rpc=True, number=number)(scope, receive, send)
             return True
         if message is None or "method" in message:
             return False

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Protocol
 import anyio
 from pydantic_core import from_json, to_json
 
-from gateway.errors import NotSent, OutcomeUnknown, SessionGone, StorageError
+from gateway.auth.principal import LOCAL
+from gateway.errors import NotSent, OutcomeUnknown, SessionGone, StorageError, TooLarge
 from gateway.protocol import INTERNAL_ERROR, RpcError
 from gateway.server.event_ids import LOST
 from gateway.server.head import Head
@@ -33,7 +34,7 @@ from gateway.server.http_responses import Refusal
 from gateway.server.replica_signature import HEADER, SERVER_SCHEME, Route, Signed, forwarded_headers, sign, verify
 from gateway.storage.shared_clock import shared_now
 from gateway.telemetry.sparse_log import SparseLog
-from gateway.wire.message_sizes import MAX_MESSAGE_BYTES
+from gateway.wire.message_sizes import MAX_MESSAGE_BYTES, too_large
 from gateway.wire.rpc_envelope import error_response
 from gateway.wire.sse import SseParser, encode_event
 
@@ -109,6 +110,11 @@ class Replicas:
         """Set to read the peers before the next renewal; set after each read, which then waits for another event."""
         self._nonces: OrderedDict[str, float] = OrderedDict()
         self._log = SparseLog(logger)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it is known which replicas run, because the database has answered within `LIVE_SECONDS`."""
+        return self._own is None or time.monotonic() - self._seen_at < LIVE_SECONDS
 
     async def peers(self) -> list[str]:
         """Return the ids of the other running replicas. The database is read, at most once per `LOOK_SECONDS`."""
@@ -227,7 +233,8 @@ class Replicas:
 
         try:
             client = self._client = self._client or _new_client()
-            response = await client.send(self._request(client, peer, head, body, principal), stream=True)
+            route, headers = Route(peer.id, self.id, principal), forwarded_headers(head.headers)
+            response = await client.send(self._request(client, peer, route, head.method, headers, body), stream=True)
             try:
                 await answer.take(response)
             finally:
@@ -239,12 +246,12 @@ class Replicas:
             self._log.warning("replica failed replica=%s error=%s", peer.id, error)
         return True
 
-    def _request(self, client: httpx2.AsyncClient, peer: ReplicaRow, head: Head, body: bytes, principal: str) -> httpx2.Request:
-        headers = forwarded_headers(head.headers)
-        signature = sign(self._key, Route(peer.id, self.id, principal), method=head.method, headers=headers, body=body, now=self._clock())
-        return client.build_request(
-            head.method, peer.address + peer.path, content=body, headers=[*headers, (b"accept-encoding", b"identity"), (HEADER, signature)]
-        )
+    def _request(
+        self, client: httpx2.AsyncClient, peer: ReplicaRow, route: Route, method: str, headers: list[tuple[bytes, bytes]], body: bytes
+    ) -> httpx2.Request:
+        signature = sign(self._key, route, method=method, headers=headers, body=body, now=self._clock())
+        own = [(b"accept-encoding", b"identity"), (HEADER, signature)]
+        return client.build_request(method, peer.address + peer.path, content=body, headers=[*headers, *own])
 
     @property
     def is_listening(self) -> bool:
@@ -252,36 +259,34 @@ class Replicas:
         return self._own is not None
 
     @asynccontextmanager
-    async def ask_owner(self, replica: str, body: bytes, principal: str) -> AsyncGenerator[AsyncIterator[JsonObject]]:
+    async def ask_owner(self, replica: str, server: str, body: bytes) -> AsyncGenerator[AsyncIterator[JsonObject]]:
         """Context manager: send a message about a server to another replica, and yield the objects of its response (`OwnerChannel`).
 
         Raises:
             NotSent: The replica cannot be reached, or refused the message.
             OutcomeUnknown: The connection broke after the message was sent.
+            TooLarge: An object is too large.
         """
         import httpx2
 
         peer = self._peers.get(replica)
         if peer is None or not self.is_running(replica):
-            raise SessionGone(f"The gateway {replica!r}, which runs the server, has stopped.", server="")
+            raise SessionGone(f"The gateway that runs server {server!r} has stopped. Try again.", server=server)
         client = self._client = self._client or _new_client()
-        route = Route(peer.id, self.id, principal, SERVER_SCHEME)
         headers = [(b"content-type", b"application/json"), (b"accept", b"text/event-stream")]
-        signature = sign(self._key, route, method="POST", headers=headers, body=body, now=self._clock())
-        request = client.build_request(
-            "POST", peer.address + peer.path, content=body, headers=[*headers, (b"accept-encoding", b"identity"), (HEADER, signature)]
-        )
+        request = self._request(client, peer, Route(peer.id, self.id, LOCAL.id, SERVER_SCHEME), "POST", headers, body)
         try:
             response = await client.send(request, stream=True)
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-            raise SessionGone(f"The gateway {replica!r}, which runs the server, cannot be reached: {error}.", server="") from None
+            text = f"The gateway that runs server {server!r} cannot be reached: {error}. Try again."
+            raise SessionGone(text, server=server) from None
         except httpx2.TransportError as error:
-            raise OutcomeUnknown(str(error), server="") from None
+            raise OutcomeUnknown(str(error), server=server) from None
         try:
             if response.status_code != 200:
-                text = f"The gateway {replica!r}, which runs the server, refused a message with HTTP status {response.status_code}."
-                raise NotSent(text, server="")
-            yield _objects_of(response)
+                text = f"The gateway that runs server {server!r} refused the request with HTTP status {response.status_code}. Try again."
+                raise NotSent(f"{text} `moongate doctor` shows the gateways.", server=server)
+            yield _objects_of(response, server)
         finally:
             with anyio.CancelScope(shield=True):
                 await response.aclose()
@@ -292,8 +297,8 @@ class Replicas:
         scope.cancel()
 
 
-async def _objects_of(response: httpx2.Response) -> AsyncIterator[JsonObject]:
-    """Yield the JSON objects of an event stream. Raises `OutcomeUnknown` if the connection breaks."""
+async def _objects_of(response: httpx2.Response, server: str) -> AsyncIterator[JsonObject]:
+    """Yield the JSON objects of an event stream. Raises `OutcomeUnknown` if the connection breaks, and `TooLarge`."""
     import httpx2
 
     parser = SseParser(MAX_MESSAGE_BYTES)
@@ -301,8 +306,10 @@ async def _objects_of(response: httpx2.Response) -> AsyncIterator[JsonObject]:
         async for part in response.aiter_raw():
             for data in parser.feed(part):
                 yield from_json(data)
+            if parser.is_too_large:
+                raise TooLarge(too_large(MAX_MESSAGE_BYTES), server=server)
     except httpx2.TransportError as error:
-        raise OutcomeUnknown(str(error), server="") from None
+        raise OutcomeUnknown(str(error), server=server) from None
 
 
 def _new_client() -> httpx2.AsyncClient:

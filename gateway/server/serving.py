@@ -352,5 +352,5 @@ def bound_socket(host: str, port: int, *, listens: bool = True) -> socket.socket
 def _not_bound(error: OSError, host: str, port: int) -> ConfigError:
     text = f"Cannot listen on {host_port(host, port)}: {error.strerror or error}."
     if error.errno == errno.EADDRINUSE:
-        return AddressTaken(text, path="server.http.port")
+        return AddressTaken(f"{text} Stop the program that listens there, or choose another address.", path="server.http.port")
     return ConfigError(f"{text} Choose another address with `--http HOST:PORT`.", path="server.http.port")

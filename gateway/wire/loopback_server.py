@@ -67,9 +67,10 @@ class _Connections:
 
 @asynccontextmanager
 async def serving(app: ASGIApp, port: int = 0, *, listener: socket.socket | None = None) -> AsyncGenerator[int]:
-    """Serve `app` on 127.0.0.1 until the context exits, and yield the port. If `port` is 0, the system chooses a free port.
+    """Serve `app` until the context exits, and yield the port.
 
-    With `listener`, a socket that already listens, `app` is served there, and the socket is closed at the exit.
+    Without `listener`, listen on 127.0.0.1; if `port` is 0, the system chooses a free port. `listener` is a socket that already listens. It
+    is closed at the exit.
 
     Raises:
         OSError: The port cannot be bound; `strerror` is the system's text.

@@ -78,8 +78,7 @@ def started(kind: str, folder: Path) -> Generator[Replicas]:
             made.start()
             yield made
         finally:
-            for process in made.processes:
-                stop(process)
+            made.stop()
 
 
 @pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=[pytest.mark.fleet, pytest.mark.postgres])])

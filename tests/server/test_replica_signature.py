@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx2
 import pytest
 
 from gateway.auth.principal import LOCAL
+from gateway.errors import StorageError
 from gateway.server.head import Head
 from gateway.server.replica_signature import HEADER, MAX_AGE_SECONDS, Route, Signed, forwarded_headers, sign, verify
 from gateway.server.replicas import Replicas
@@ -134,28 +138,57 @@ class _Peers:
 
     def __init__(self) -> None:
         self.rows: list[ReplicaRow] = []
+        self.is_down = False
 
     async def replicas(self) -> Any:
         return self
 
     async def renew(self, own: ReplicaRow, seconds: float) -> list[ReplicaRow]:
+        if self.is_down:
+            raise StorageError("the database does not answer")
         return [own, *self.rows]
 
     async def remove(self, replica: str) -> None:
         return
 
 
-async def test_refusal_of_another_replica_is_a_retryable_error(tmp_path: Path) -> None:
-    """The address belongs to a gateway that does not accept the signature. The client must not read that its key is invalid."""
-    door, peers = Door(tmp_path, "auto"), _Peers()
+@asynccontextmanager
+async def answering(folder: Path, peers: _Peers) -> AsyncGenerator[Callable[[], Awaitable[httpx2.Response]]]:
+    """Run a gateway one of whose peers is itself, under another id. Yield a function that answers a question of this peer."""
+    door = Door(folder, "auto")
     replicas = door.server.replicas = Replicas(KEY, peers, "1")
     door.rebuild()
     await door.catalog.refresh()
     async with door.server, lifespan(door.app), served(door.app, door.app.take) as port, httpx2.AsyncClient(timeout=20) as http:
         peers.rows.append(ReplicaRow("0a1b2c3d", f"http://127.0.0.1:{port}", "/mcp", "1"))
-        answer: dict[str, Any] = {"jsonrpc": "2.0", "id": "q.0a1b2c3d.x", "result": {}}
-        async with replicas.listening(f"http://127.0.0.1:{port}", "/mcp"):
+
+        async def answer() -> httpx2.Response:
+            message: dict[str, Any] = {"jsonrpc": "2.0", "id": "q.0a1b2c3d.x", "result": {}}
             given = {"accept": BOTH, "content-type": "application/json"}
-            refused = await http.post(f"http://127.0.0.1:{port}/mcp", json=answer, headers=given)
+            return await http.post(f"http://127.0.0.1:{port}/mcp", json=message, headers=given)
+
+        async with replicas.listening(f"http://127.0.0.1:{port}", "/mcp"):
+            yield answer
+
+
+async def test_refusal_of_another_replica_is_a_retryable_error(tmp_path: Path) -> None:
+    """The address belongs to a gateway that does not accept the signature. The client must not read that its key is invalid."""
+    async with answering(tmp_path, _Peers()) as answer:
+        refused = await answer()
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
     assert "refused it" in refused.json()["error"]["message"]
+
+
+async def test_dead_database_does_not_end_questions_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.server.replicas.LIVE_SECONDS", 0.2)
+    monkeypatch.setattr("gateway.server.replicas.CONNECT_SECONDS", 0.2)
+    peers = _Peers()
+    async with answering(tmp_path, peers) as answer:
+        assert (await answer()).status_code == 503
+        peers.is_down = True
+        await anyio.sleep(0.5)
+        unknown = await answer()
+        assert (unknown.status_code, "database" in unknown.json()["error"]["message"]) == (503, True)
+        peers.is_down, peers.rows[:] = False, []
+        await anyio.sleep(2)
+        assert (await answer()).status_code == 410, "the other gateway has stopped"

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STREAM_PAUSE_SECONDS = 0.1
-"""Longest pause before a session is continued because its client opens the listening GET again.
+"""Longest pause before a session is continued because its client sends a GET.
 
 Pauses end together, at fixed times, so that the stored states of several sessions are read together.
 """
 
 STREAMS_AT_ONCE = 20
-"""Maximum number of listening GETs in this pause. Further GETs wait in a queue.
+"""Maximum number of GETs in this pause. Further GETs wait in a queue.
 
 After the death of a replica, hundreds of clients open their streams at another one. The queue leaves time for the calls of all clients.
 """
@@ -70,7 +70,7 @@ class ContinuedSessions:
         self._parts = parts
         self._table = table
         self._streams = anyio.Semaphore(STREAMS_AT_ONCE)
-        """Held by listening GETs during their pause."""
+        """Held by GETs during their pause."""
         self._wanted: dict[LegacySession, Sequence[str]] = {}
         """URIs of the resources that each session must watch, as long as a task subscribes to them."""
         if sealed is not None:
@@ -89,7 +89,7 @@ class ContinuedSessions:
         if (body := sealed.open(wire_id, principal.id)) is None:
             return None
         if head.method == "GET":
-            async with self._streams:  # first come, first served; a client that closes the connection leaves the queue
+            async with self._streams:  # first come, first served; the quota of streams bounds how many GETs of one caller wait
                 await anyio.sleep(STREAM_PAUSE_SECONDS - anyio.current_time() % STREAM_PAUSE_SECONDS)
         try:
             if wire_id not in self._table:

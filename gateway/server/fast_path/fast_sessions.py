@@ -281,7 +281,7 @@ class FastSessions:
 
         Notifications of a listening GET that this process does not store are gone with their replica: the client listens from now on.
         """
-        last = head.fields.get(b"last-event-id", b"").decode("latin-1")
+        last = head.last_event_id
         return last != "" and not (is_listening(last) and (session.log is None or session.log.token != token_of(last)))
 
     # -- its end -------------------------------------------------------------------------------------------------

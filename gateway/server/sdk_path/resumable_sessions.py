@@ -114,7 +114,7 @@ class ReplayStore(EventStore):
         """Send the stored events that follow the event `last_event_id` on its stream. Return the name of the stream.
 
         If the event is unknown, or an event that follows it is no longer stored, send an error response to the request of the stream, and
-        return `None`. Without it, the MCP SDK's client would resume the stream again and again, because every attempt succeeds.
+        return `None`. Without this error, the MCP SDK's client would resume the stream again and again, because every attempt succeeds.
         """
         events = self._events_after(last_event_id)
         if events is None:
@@ -218,8 +218,10 @@ class _KeptSession:
     def naming(self, scope: Scope) -> Generator[None]:
         """While this context is entered, the events of a request contain its JSON-RPC id, which is in the ASGI scope of its POST."""
         request = scope.get(REQUEST_ID_SCOPE_KEY)
-        if request is not None:
-            self.store.requests[str(request)] = request
+        if request is None:
+            yield
+            return
+        self.store.requests[str(request)] = request
         try:
             yield
         finally:

@@ -58,12 +58,13 @@ class OwnerChannel(Protocol):
         """Return whether the gateway with this id runs."""
         ...
 
-    def ask_owner(self, replica: str, body: bytes, principal: str) -> AbstractAsyncContextManager[AsyncIterator[JsonObject]]:
-        """Context manager: send a message to a gateway, and yield the JSON objects of its response.
+    def ask_owner(self, replica: str, server: str, body: bytes) -> AbstractAsyncContextManager[AsyncIterator[JsonObject]]:
+        """Context manager: send a message about `server` to a gateway, and yield the JSON objects of its response.
 
         Raises:
             NotSent: The gateway cannot be reached, or refused the message.
             OutcomeUnknown: The connection broke after the message was sent.
+            TooLarge: An object is too large.
         """
         ...
 
@@ -91,7 +92,7 @@ class OwnerCarrier:
         """Open the stream of the server's own messages. Return false if the other gateway cannot be reached or does not run the server."""
         try:
             with anyio.move_on_after(CONNECT_SECONDS):
-                messages = await self._stack.enter_async_context(self._ask({"kind": "messages"}, "local"))
+                messages = await self._stack.enter_async_context(self._ask({"kind": "messages"}))
                 async for first in messages:
                     self._messages = messages if "open" in first else None
                     break
@@ -116,10 +117,8 @@ class OwnerCarrier:
         meta: JsonObject = dict(request.meta or {})
         message: JsonObject = {"kind": "request", "method": request.method, "params": dict(request.params), "meta": meta}
         message["wantsProgress"] = request.progress is not None
-        principal = "local"
-        if (ctx := request.ctx) is not None:
-            message["call"] = call_to_json(ctx)
-            principal = ctx.facts.principal.id
+        if request.ctx is not None:
+            message["call"] = call_to_json(request.ctx)
         result: JsonObject | None = None
         failure: UpstreamError | PolicyDenied | None = None
         async with anyio.create_task_group() as tasks:
@@ -131,7 +130,7 @@ class OwnerCarrier:
 
             tasks.start_soon(end)
             try:
-                result = await self._exchange(message, principal, request)
+                result = await self._exchange(message, request)
             except (UpstreamError, PolicyDenied) as error:
                 failure = error
             tasks.cancel_scope.cancel()
@@ -141,10 +140,10 @@ class OwnerCarrier:
             raise OutcomeUnknown("the gateway that runs the server is gone", server=self._server)
         return result
 
-    async def _exchange(self, message: JsonObject, principal: str, request: OutgoingRequest) -> JsonObject:
+    async def _exchange(self, message: JsonObject, request: OutgoingRequest) -> JsonObject:
         """Send a request, process the events of its response, and return the result. Raises the failures of `request`."""
         last: JsonObject = {}
-        async with self._ask(message, principal) as events, anyio.create_task_group() as questions:
+        async with self._ask(message) as events, anyio.create_task_group() as questions:
             with contextlib.suppress(OutcomeUnknown):  # then `last` is not the last event of a complete response
                 async for last in events:
                     if "progress" in last and request.progress is not None:
@@ -153,7 +152,7 @@ class OwnerCarrier:
                         said = members_of(last["notification"])
                         await self._receiver.receive_notification(str(said["method"]), members_of(said.get("params")), request.ctx)
                     elif "ask" in last:
-                        questions.start_soon(self._answer, last, principal, request.ctx)
+                        questions.start_soon(self._answer, last, request.ctx)
             questions.cancel_scope.cancel()
         if "failure" in last:
             raise failure_from_json(members_of(last["failure"]), self._server)
@@ -161,7 +160,7 @@ class OwnerCarrier:
             raise OutcomeUnknown("the response ended early", server=self._server)
         return cast("JsonObject", last["result"])
 
-    async def _answer(self, event: JsonObject, principal: str, ctx: CallContext | None) -> None:
+    async def _answer(self, event: JsonObject, ctx: CallContext | None) -> None:
         asked = members_of(event["request"])
         answer: JsonObject = {"kind": "answer", "ask": event["ask"]}
         try:
@@ -171,11 +170,11 @@ class OwnerCarrier:
         except RpcError as error:
             answer["error"] = {"code": error.code, "message": error.message, "data": error.data}
         with contextlib.suppress(RequestFailure):  # if the owner is gone, the request fails, too
-            async with self._ask(answer, principal):
+            async with self._ask(answer):
                 pass
 
-    def _ask(self, message: JsonObject, principal: str) -> AbstractAsyncContextManager[AsyncIterator[JsonObject]]:
-        return self.channel.ask_owner(self._owner, to_json({"server": self._server, **message}), principal)
+    def _ask(self, message: JsonObject) -> AbstractAsyncContextManager[AsyncIterator[JsonObject]]:
+        return self.channel.ask_owner(self._owner, self._server, to_json({"server": self._server, **message}))
 
     async def notify(self, method: str, params: JsonMapping | None, headers: Headers) -> None:
         """Send nothing: the gateway that runs the process has carried out the handshake (`Carrier.notify`)."""
