@@ -40,6 +40,12 @@ CONNECT_SECONDS = 5.0
 SETTLE_SECONDS = 1.0
 """Seconds for which responses are still received after the server's own messages have ended, because the server was handed over."""
 
+ANSWER_ATTEMPTS = 3
+"""Attempts to send the answer to a request for input, because the connection may break while the request still runs."""
+
+ANSWER_PAUSE_SECONDS = 0.5
+"""Seconds between two attempts to send an answer."""
+
 _KINDS: tuple[type[RequestFailure], ...] = (SessionGone, Malformed, OutcomeUnknown, TooLarge, NotSent)
 
 
@@ -169,9 +175,11 @@ class OwnerCarrier:
             answer["result"] = await self._receiver.answer_request(str(asked["method"]), members_of(asked.get("params")), ctx)
         except RpcError as error:
             answer["error"] = {"code": error.code, "message": error.message, "data": error.data}
-        with contextlib.suppress(RequestFailure):  # if the owner is gone, the request fails, too
-            async with self._ask(answer):
-                pass
+        for _ in range(ANSWER_ATTEMPTS):  # the owner ignores a second copy of an answer; if the owner is gone, the request fails, too
+            with contextlib.suppress(RequestFailure):
+                async with self._ask(answer):
+                    return
+            await anyio.sleep(ANSWER_PAUSE_SECONDS)
 
     def _ask(self, message: JsonObject) -> AbstractAsyncContextManager[AsyncIterator[JsonObject]]:
         return self.channel.ask_owner(self._owner, self._server, to_json({"server": self._server, **message}))
