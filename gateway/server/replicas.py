@@ -315,7 +315,7 @@ async def _objects_of(response: httpx2.Response, server: str) -> AsyncIterator[J
 def _new_client() -> httpx2.AsyncClient:
     import httpx2
 
-    # A response may take as long as the call, so there is no read timeout: `forward` ends with the client, or when the other replica dies.
+    # A response may take as long as the call, so it has no read timeout. `forward` ends with the client, or when the other replica dies.
     timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS, write=WRITE_SECONDS, pool=CONNECT_SECONDS)
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=MAX_IDLE)
     client = httpx2.AsyncClient(trust_env=False, follow_redirects=False, timeout=timeout, limits=limits)

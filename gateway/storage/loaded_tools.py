@@ -1,7 +1,7 @@
 """`LoadedTools`: stores which on-demand tools the model of each client has loaded, for gateways that share a database server.
 
 There is one row per client that has loaded tools. Rows are numbered in the order in which they change, so that a replica reads only the
-rows that changed since its last look. The row with an empty client has the number of the latest change.
+rows that changed since its last read. The row with an empty client has the number of the latest change.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gateway.storage.engine import Database
 from gateway.storage.tables import delete_oldest, loaded_tools
 
 MAX_ROWS = 1_000
-"""Maximum number of changed rows that one look returns; the next look returns the following rows."""
+"""Maximum number of changed rows that `changed_since` returns; the next call returns the following rows."""
 
 _LAST = loaded_tools.c.client == ""
 

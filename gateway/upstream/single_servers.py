@@ -44,7 +44,7 @@ MARGIN_SECONDS = 0.5
 """Seconds by which the child is killed before the lease ends."""
 
 LOOK_SECONDS = 0.3
-"""Seconds between two looks at the lease of another gateway that cannot be reached."""
+"""Seconds between two reads of the lease while the gateway that owns it cannot be reached."""
 
 LISTEN_SECONDS = 10.0
 """Seconds for which the first connection waits until this gateway serves HTTP, so that the other gateways can reach it."""

@@ -135,15 +135,15 @@ class SharedGrant:
         async with self._using:
             database = await self._database.open()
             holder = secrets.token_hex(8)
-            with anyio.move_on_after(LOCK_SECONDS):
-                while not await self._lease(database, holder):  # noqa: ASYNC110  # held by another process, which sends no event
-                    await anyio.sleep(POLL_SECONDS)
-                self._holder = holder
-            if self._holder != holder:
-                raise StorageUnusable(f"Another gateway has used this sign-in for more than {LOCK_SECONDS:g} s. Try again.")
             try:
+                with anyio.move_on_after(LOCK_SECONDS):
+                    while not await self._lease(database, holder):  # noqa: ASYNC110  # held by another process, which sends no event
+                        await anyio.sleep(POLL_SECONDS)
+                    self._holder = holder
+                if self._holder != holder:
+                    raise StorageUnusable(f"Another gateway has used this sign-in for more than {LOCK_SECONDS:g} s. Try again.")
                 yield
-            finally:
+            finally:  # also if the lease was taken in the moment in which the wait for it ended
                 self._holder = ""
                 await self._give_back(database, holder)
 
