@@ -215,7 +215,8 @@ def _replicas(found: Sequence[Figures]) -> str:
     size = found[0]["size"]
     text = (
         f"## Replicas\n\n{size['rate']:g} requests per second of 2026 and {size['sessions'] / size['every']:g} calls per second of "
-        f"{size['sessions']} sessions, per replica. CPU in ms per call, medians of {size['rounds']} rounds."
+        f"{size['sessions']} sessions, per replica. While the fleet is smaller than {size['most']}, gateways that stand alone serve the "
+        f"rest of the load, so that the machine is equally busy. CPU in ms per call, medians of {size['rounds']} rounds."
     )
     rows: list[Sequence[str]] = []
     for count in found[0]["fleets"]:

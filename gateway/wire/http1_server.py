@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 MAX_HEAD_BYTES, SLICE_BYTES = 65_536, 16_384
 """Maximum bytes of a request head or between two parts of a body; and number of bytes parsed between two checks of this maximum."""
 
+UNREAD_SECONDS = 0.1
+"""Time for which a new connection counts as `HALF_SENT`: its request may have arrived without having been read."""
 MAX_PIPELINED = 64
 """Maximum requests on one connection that wait for earlier responses; a client that sends more is disconnected."""
 
@@ -424,8 +426,10 @@ class ServerConnection(ConnectionWriter[HeadT]):
             return None
         if self._current is not None and not self._current.is_answered:
             return None
-        kind = HALF_SENT if self._in_head or self._other_bytes else UNSENT if self._current is None else IDLE
-        return kind, self._idle_since
+        if self._current is not None and not self._in_head and not self._other_bytes:
+            return IDLE, self._idle_since
+        is_new = self._current is None and self.loop.time() - self._idle_since < UNREAD_SECONDS
+        return HALF_SENT if self._in_head or self._other_bytes or is_new else UNSENT, self._idle_since
 
     def evict(self) -> None:
         """Close the connection to make room for a new connection. First send a 503 if a request is incomplete and unanswered."""

@@ -87,6 +87,11 @@ class Postgres:
         assert self._psql("postgres", f"create database {name}") == 0
         return self.url.replace("/test", f"/{name}")
 
+    def dump(self, database: str) -> str:
+        """The tables of a database, as SQL statements that make them with their rows."""
+        argv = [program("pg_dump", self._installed), "--inserts", "--no-owner", "--no-privileges", "-h", "127.0.0.1", "-p", str(self._port)]
+        return subprocess.run([*argv, "-U", "moongate", database], check=True, capture_output=True, text=True, timeout=60).stdout
+
     @contextmanager
     def standby(self) -> Generator[Postgres]:
         """A running copy of the server, without which no commit is confirmed. `promote` it when the server has stopped."""

@@ -52,7 +52,7 @@ KILL_MATRIX = (*range(1, 11), 14, 15)
 _SITE_ROW = re.compile(r"^\| row (\d+) \| ((?:[^|]+ \| ){3}[^|]+) \|$", re.MULTILINE)
 _ENGINES_TITLE = "### Engines of tasks"
 _ENGINES_INTRO = """The rows about tasks are tested with both values of [`tasks.engine`](temporal.md), on both databases. Rows 9 and 10 need
-a database server; for row 15, databases of earlier versions exist for SQLite only.
+a database server.
 `make faults-engines` updates this table; a cell keeps its outcome until its tests run again.
 """
 _ROW = re.compile(r"^\| (\d+) \| (.*?) \| (.*?) \| (.*) \|$", re.MULTILINE)

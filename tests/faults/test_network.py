@@ -109,7 +109,7 @@ SOME: list[tuple[Mode, int]] = [
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize("era", [pytest.param("legacy", marks=pytest.mark.faults), "modern"])
 @pytest.mark.fault(16)
 async def test_broken_network_fails_one_call_and_runs_nothing_twice(tmp_path: Path, era: str) -> None:
     await check(tmp_path, era, SOME)

@@ -256,6 +256,7 @@ async def test_cancellation_reaches_the_replica_that_runs_the_call(replicas: Rep
                 assert message.get("id") != 7 or "error" in message
 
 
+@pytest.mark.fleet
 async def test_stream_is_continued_at_another_replica(replicas: Replicas) -> None:
     session = await replicas.open(0)
     headers = {"mcp-session-id": session, "accept": "text/event-stream"}

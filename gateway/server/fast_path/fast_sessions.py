@@ -65,12 +65,16 @@ SILENCE_SECONDS = 9.0
 IDLE_SECONDS = 1_800.0
 """Seconds without a request and without an open stream after which a session ends. The MCP SDK has the same timeout."""
 
-REOPEN_SECONDS = (1.0, 5.0)
+REOPEN_SECONDS = (1.0, 5.0, 10.0)
 """Seconds after which a client opens a broken listening GET again, chosen at random for each stream, with several replicas.
 
 When a replica dies, its clients open their streams at the others. At their default of one second, hundreds would do this at once, and calls
-would wait meanwhile (`make bench-fleet`).
+would wait meanwhile (`make bench-fleet`). The second value is the longest time at a replica with few streams, the third with many.
 """
+
+REOPENED_PER_SECOND = 100
+"""Streams of a dead replica that clients open again per second, as long as that keeps the time between the limits of `REOPEN_SECONDS`.
+Each stream takes 1 ms to 3 ms of another replica."""
 
 MOVE_SECONDS = 10.0
 """Timeout in seconds for moving a session to the MCP SDK, and again for then moving its listening GET. Both usually take milliseconds.
@@ -116,6 +120,8 @@ class FastSessions:
         self._clients = parts.clients
         self._sessions: dict[str, FastSession] = {}
         self._table = table
+        self._listening = 0
+        """Number of open listening GETs."""
 
     def reads(self, head: Head, principal: Principal) -> bool:
         """Whether `serve` needs the message in a request's body, because the request may open a session, or belongs to a session."""
@@ -258,8 +264,12 @@ class FastSessions:
             await send({"type": "http.response.start", "status": 200, "headers": _stream_headers(session)})
             with stream.scope:
                 if self._parts.replicas is not None:
-                    await stream.write(encode_retry(random.uniform(*REOPEN_SECONDS)))
-                await receive.ended()
+                    await stream.write(encode_retry(_reopen_seconds(self._listening)))
+                self._listening += 1
+                try:
+                    await receive.ended()
+                finally:
+                    self._listening -= 1
                 return True
             await stream.flush()
             if stream.moved is not None:
@@ -382,6 +392,12 @@ async def _expire(scope: anyio.CancelScope) -> None:
     for _ in range(MOVE_CHECKS):
         await anyio.sleep(MOVE_SECONDS / MOVE_CHECKS)
     scope.cancel()
+
+
+def _reopen_seconds(streams: int) -> float:
+    """Return the `retry` value, in seconds, of a listening GET of a replica with `streams` others."""
+    soonest, latest_of_few, latest_of_many = REOPEN_SECONDS
+    return random.uniform(soonest, min(max(latest_of_few, soonest + streams / REOPENED_PER_SECOND), latest_of_many))
 
 
 def _stream_headers(session: FastSession) -> list[tuple[bytes, bytes]]:
