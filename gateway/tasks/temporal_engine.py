@@ -55,6 +55,7 @@ from gateway.tasks.temporal_names import (
     WORKFLOW,
     workflow_id,
 )
+from gateway.tasks.temporal_schedules import TemporalSchedules
 from gateway.tasks.temporal_workers import HEARTBEAT_SECONDS, TaskQueues, TemporalWorkers
 from gateway.tasks.temporal_workflow import Attempt
 from gateway.tools.context import CallContext
@@ -90,6 +91,7 @@ class TemporalEngine:
         client: Client,
         settings: TemporalSettings,
         queues: TaskQueues,
+        schedules: TemporalSchedules,
         *,
         has_attributes: bool,
     ) -> None:
@@ -102,6 +104,7 @@ class TemporalEngine:
         self._client = client
         self._settings = settings
         self._queues = queues
+        self._schedules = schedules
         self._has_attributes = has_attributes
         self._outbox: dict[str, StrandedTask] = {}
         """Tasks whose workflows are to be started or woken now, by id. Without `tool`, the workflow is also woken."""
@@ -205,7 +208,9 @@ class TemporalEngine:
             group.start_soon(self._empty_outbox, group)
             with suppress(StorageError):
                 await self._records.tasks()  # to open the database takes a second at first, and the first task should not wait for it
-            await TemporalWorkers(self._client, self._settings, self._queues, [self._run_task, self._cancel_task]).run()
+            group.start_soon(self._schedules.run)
+            activities = [self._run_task, self._cancel_task, self._schedules.start_scheduled]
+            await TemporalWorkers(self._client, self._settings, self._queues, activities).run()
 
     async def _empty_outbox(self, group: TaskGroup) -> None:
         while True:

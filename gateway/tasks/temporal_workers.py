@@ -15,6 +15,7 @@ from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkerDeploymentConfig
 
 from gateway.config.temporal_settings import TemporalSettings
+from gateway.tasks.temporal_schedule_workflow import ScheduleWorkflow
 from gateway.tasks.temporal_workflow import TaskWorkflow
 
 logger = logging.getLogger(__name__)
@@ -95,7 +96,7 @@ class TemporalWorkers:
         worker = Worker(
             self._client,
             task_queue=queue,
-            workflows=[TaskWorkflow],
+            workflows=[TaskWorkflow, ScheduleWorkflow],
             activities=self._activities,
             workflow_runner=UnsandboxedWorkflowRunner(),  # the sandbox loads the workflow's modules again for each workflow
             max_concurrent_activities=MAX_ACTIVITIES,

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from gateway.agents.definition import AgentFile
 from gateway.cli.main import cli
+from gateway.config.schedule_settings import ScheduledCall
 from gateway.config.models import GatewayConfig, HttpServer, SecretCommand, SseServer, StdioServer
 from gateway.config.policies import ArgumentRule, AuthorizationCode, ClientCredentials, SourcePolicy, ToolOverride
 from gateway.policy.rule_words import SCHEMES_WORD, WORDS
@@ -43,6 +44,7 @@ def all_config_keys() -> dict[str, set[str]]:
         (HttpServer, "mcpServers.<name>."),
         (SseServer, "mcpServers.<name>."),
         (StdioServer, "mcpServers.<name>."),
+        (ScheduledCall, "tasks.schedules.<name>."),
         (SecretCommand, "secrets.<name>."),
         (SourcePolicy, "policies.<source>."),
         (ToolOverride, "policies.<source>.overrides.<tool>."),
