@@ -10,7 +10,7 @@ from gateway.auth.api_keys import ApiKeys
 from gateway.auth.principal import LOCAL, Principal
 from gateway.catalog import Catalog
 from gateway.config.schedule_settings import ScheduledCall
-from gateway.errors import StorageError
+from gateway.errors import NotFound, StorageError
 from gateway.gate.pipeline import audit_refusal
 from gateway.policy.decision import Reject
 from gateway.policy.metadata import IDEMPOTENCY_KEY
@@ -85,22 +85,29 @@ def caller_of(schedule: str, call: ScheduledCall, keys: ApiKeys) -> Principal:
     return valid[-1]
 
 
-def key_problems(schedules: Mapping[str, ScheduledCall], keys: ApiKeys) -> dict[str, str]:
-    """Return what is wrong with the API keys of the enabled schedules, by name of the schedule. Raises `StorageError`."""
-    problems: dict[str, str] = {}
-    for name, call in schedules.items():
-        try:
-            if call.enabled:
-                caller_of(name, call, keys)
-        except ScheduleRefused as error:
-            problems[name] = str(error)
-    return problems
+def problem_of(schedule: str, call: ScheduledCall, keys: ApiKeys, catalog: Catalog | None) -> str:
+    """Return why the call of a schedule would be refused now, with the fix; empty if it would not. Without `catalog`, judge only the key.
+
+    Raises:
+        StorageError: The keys cannot be read.
+    """
+    try:
+        principal = caller_of(schedule, call, keys)
+        verdict = None if catalog is None else catalog.find(call.tool).check(dict(call.arguments), principal)
+    except ScheduleRefused as error:
+        return str(error)
+    except NotFound as error:
+        return f"{error}. Correct tasks.schedules.{schedule}.tool"
+    if isinstance(verdict, Reject):
+        return f"{verdict.rule}: {verdict.reason} Correct the schedule, the policy or the scopes of its key"
+    return ""
 
 
 def log_key_problems(schedules: Mapping[str, ScheduledCall], keys: ApiKeys) -> None:
     """Log a warning for each enabled schedule whose API key is not valid now. Its calls are refused until the key is."""
     try:
-        for name, problem in key_problems(schedules, keys).items():
-            logger.warning("schedule cannot start its calls schedule=%s reason=%s", name, problem)
+        for name, call in schedules.items():
+            if call.enabled and (problem := problem_of(name, call, keys, None)):
+                logger.warning("schedule cannot start its calls schedule=%s reason=%s", name, problem)
     except StorageError as error:
         logger.warning("API keys of schedules not checked error=%s", error)

@@ -16,7 +16,6 @@ import logging
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import timedelta
 from typing import Any
 
 import anyio
@@ -56,7 +55,7 @@ from gateway.tasks.temporal_names import (
     workflow_id,
 )
 from gateway.tasks.temporal_schedules import TemporalSchedules
-from gateway.tasks.temporal_workers import HEARTBEAT_SECONDS, TaskQueues, TemporalWorkers
+from gateway.tasks.temporal_workers import CALL_TIMEOUT, HEARTBEAT_SECONDS, WORKFLOW_TASK_TIMEOUT, TaskQueues, TemporalWorkers
 from gateway.tasks.temporal_workflow import Attempt
 from gateway.tools.context import CallContext
 
@@ -64,12 +63,6 @@ logger = logging.getLogger(__name__)
 
 PARK_SECONDS = 2.0
 """Seconds for which a task must only wait for a person before its activity ends."""
-
-CALL_TIMEOUT = timedelta(seconds=5)
-"""Maximum time of one request to Temporal."""
-
-WORKFLOW_TASK_TIMEOUT = timedelta(seconds=3)
-"""Time after which Temporal gives a step of the workflow to another gateway. The steps take milliseconds."""
 
 REDISPATCH_SECONDS = (5.0, 60.0)
 """Seconds until a task that no gateway runs is dispatched again: at first, and at most after further attempts."""

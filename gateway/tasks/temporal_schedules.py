@@ -35,12 +35,9 @@ from gateway.config.schedule_settings import ScheduledCall
 from gateway.errors import NotFound, first_cause
 from gateway.tasks.scheduled_start import LATEST_START_SECONDS, ScheduleRefused, StartScheduled, UnknownSchedule
 from gateway.tasks.temporal_names import SCHEDULE_WORKFLOW, START_SCHEDULED, is_schedule_of, schedule_id
-from gateway.tasks.temporal_workers import HEARTBEAT_SECONDS
+from gateway.tasks.temporal_workers import CALL_TIMEOUT, HEARTBEAT_SECONDS, WORKFLOW_TASK_TIMEOUT
 
 logger = logging.getLogger(__name__)
-
-CALL_TIMEOUT = timedelta(seconds=5)
-"""Maximum time of one request to Temporal."""
 
 RETRY_SECONDS = (2.0, 60.0)
 """Seconds until the schedules are stored again if Temporal does not answer: at first, and at most."""
@@ -85,7 +82,8 @@ class TemporalSchedules:
             except RPCError as error:
                 if error.status != RPCStatusCode.INVALID_ARGUMENT:
                     raise
-                logger.error("schedule refused by Temporal, correct its entry schedule=%s reason=%s", f"tasks.schedules.{name}", error.message)
+                place = f"tasks.schedules.{name}"
+                logger.error("schedule refused by Temporal, correct its entry entry=%s reason=%s", place, error.message)
         wanted = {schedule_id(self._queue, name) for name in self._calls}
         async for found in await self._client.list_schedules(rpc_timeout=CALL_TIMEOUT):
             if is_schedule_of(self._queue, found.id) and found.id not in wanted:
@@ -112,6 +110,7 @@ class TemporalSchedules:
             id=schedule_id(self._queue, name),
             task_queue=self._queue,
             execution_timeout=LATEST_START,
+            task_timeout=WORKFLOW_TASK_TIMEOUT,
             memo={"schedule": name},
         )
         spec = ScheduleSpec(cron_expressions=call.crons, intervals=every, time_zone_name=call.time_zone)

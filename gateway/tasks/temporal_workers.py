@@ -23,6 +23,12 @@ logger = logging.getLogger(__name__)
 MAX_ACTIVITIES = 1000
 """Maximum number of tasks of one task queue that one gateway runs at the same time. Limits of callers and sources are checked before."""
 
+CALL_TIMEOUT = timedelta(seconds=5)
+"""Maximum time of one request to Temporal."""
+
+WORKFLOW_TASK_TIMEOUT = timedelta(seconds=3)
+"""Time after which Temporal gives a step of a workflow to another gateway. The steps take milliseconds."""
+
 HEARTBEAT_SECONDS = 0.5
 """Seconds between two heartbeats of an activity."""
 

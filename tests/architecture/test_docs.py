@@ -12,9 +12,9 @@ from pydantic import BaseModel
 
 from gateway.agents.definition import AgentFile
 from gateway.cli.main import cli
-from gateway.config.schedule_settings import ScheduledCall
 from gateway.config.models import GatewayConfig, HttpServer, SecretCommand, SseServer, StdioServer
 from gateway.config.policies import ArgumentRule, AuthorizationCode, ClientCredentials, SourcePolicy, ToolOverride
+from gateway.config.schedule_settings import ScheduledCall
 from gateway.policy.rule_words import SCHEMES_WORD, WORDS
 from gateway.workflows.definition import AgentStep, AskStep, EdgeEntry, PythonStep, ToolStep, WorkflowFile, WorkflowStep
 from gateway.workflows.team_definition import ConcurrentTeam, GroupChatTeam, HandoffTeam, MagenticTeam, SequentialTeam
