@@ -45,14 +45,14 @@ class ScheduledCalls:
 
         With the same `run`, it returns the same task. Implements `StartScheduled`, and raises the errors that it names.
         """
-        call = self._schedules.get(schedule)
-        if call is None or not call.enabled:
+        scheduled = self._schedules.get(schedule)
+        if scheduled is None or not scheduled.enabled:
             raise UnknownSchedule(f"Unknown schedule {schedule!r}.")
-        principal = caller_of(schedule, call, self._keys)
-        tool = await self._catalog.seek(call.tool)
-        arguments = dict(call.arguments)
+        principal = caller_of(schedule, scheduled, self._keys)
+        tool = await self._catalog.seek(scheduled.tool)
+        arguments = dict(scheduled.arguments)
         if isinstance(verdict := tool.check(arguments, principal), Reject):
-            audit_refusal(tool.gate, call.tool, principal.id, verdict.rule)
+            audit_refusal(tool.gate, scheduled.tool, principal.id, verdict.rule)
             raise ScheduleRefused(f"{verdict.rule}: {verdict.reason}", reason="A policy refuses the call; see the log of the gateway.")
         ctx = CallContext(CallFacts(principal=principal, client=CLIENT, meta={IDEMPOTENCY_KEY: f"schedule:{run}"}))
         ttl_seconds = max(self._tasks.runner.settings.ttl_seconds, KEPT_SECONDS)
@@ -62,7 +62,7 @@ class ScheduledCalls:
             raise ScheduleRefused(str(error), reason="The gateway does not take the task; see its log.") from None
 
 
-def caller_of(schedule: str, call: ScheduledCall, keys: ApiKeys) -> Principal:
+def caller_of(schedule: str, scheduled: ScheduledCall, keys: ApiKeys) -> Principal:
     """Return the principal of a schedule's calls: the newest valid key with the configured name or id, or the local user.
 
     Raises:
@@ -70,30 +70,30 @@ def caller_of(schedule: str, call: ScheduledCall, keys: ApiKeys) -> Principal:
         StorageError: The keys cannot be read.
     """
     place = f"tasks.schedules.{schedule}.key"
-    if call.key is None:
+    if scheduled.key is None:
         if keys.are_required():
             keys.list()  # raises the error of keys that cannot be read
             text = f"the gateway has API keys, and the schedule names none. Set {place} to the name of a key"
             raise ScheduleRefused(text, reason="The schedule names no API key; see the log of the gateway.")
         return LOCAL
-    named = [key.principal for key in keys.list() if call.key in (key.name, key.id)]
+    named = [key.principal for key in keys.list() if scheduled.key in (key.name, key.id)]
     valid = [current for principal in named if (current := keys.current(principal)) is not None]
     if not valid:
         problem = "has expired" if named else "does not exist or was revoked"
-        text = f"the API key {call.key!r} {problem}. Create one with `moongate keys add`, or correct {place}"
+        text = f"the API key {scheduled.key!r} {problem}. Create one with `moongate keys add`, or correct {place}"
         raise ScheduleRefused(text, reason="The API key of the schedule is not valid; see the log of the gateway.")
     return valid[-1]
 
 
-def problem_of(schedule: str, call: ScheduledCall, keys: ApiKeys, catalog: Catalog | None) -> str:
+def problem_of(schedule: str, scheduled: ScheduledCall, keys: ApiKeys, catalog: Catalog | None) -> str:
     """Return why the call of a schedule would be refused now, with the fix; empty if it would not. Without `catalog`, judge only the key.
 
     Raises:
         StorageError: The keys cannot be read.
     """
     try:
-        principal = caller_of(schedule, call, keys)
-        verdict = None if catalog is None else catalog.find(call.tool).check(dict(call.arguments), principal)
+        principal = caller_of(schedule, scheduled, keys)
+        verdict = None if catalog is None else catalog.find(scheduled.tool).check(dict(scheduled.arguments), principal)
     except ScheduleRefused as error:
         return str(error)
     except NotFound as error:
@@ -106,8 +106,8 @@ def problem_of(schedule: str, call: ScheduledCall, keys: ApiKeys, catalog: Catal
 def log_key_problems(schedules: Mapping[str, ScheduledCall], keys: ApiKeys) -> None:
     """Log a warning for each enabled schedule whose API key is not valid now. Its calls are refused until the key is."""
     try:
-        for name, call in schedules.items():
-            if call.enabled and (problem := problem_of(name, call, keys, None)):
+        for name, scheduled in schedules.items():
+            if scheduled.enabled and (problem := problem_of(name, scheduled, keys, None)):
                 logger.warning("schedule cannot start its calls schedule=%s reason=%s", name, problem)
     except StorageError as error:
         logger.warning("API keys of schedules not checked error=%s", error)
