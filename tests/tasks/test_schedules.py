@@ -24,7 +24,7 @@ from gateway.storage.state_folder import StateFolder
 from gateway.tasks.scheduled_start import no_schedules
 from gateway.tasks.temporal_names import is_schedule_of, schedule_id
 from tests.fakes.nursery import Child
-from tests.fakes.running import ROOT, TASK_ENGINE, temporal_tasks
+from tests.fakes.running import ROOT, TASK_ENGINE, temporal_tasks, upstream_stdio
 from tests.fakes.temporal import TemporalServer, temporal
 from tests.interaction.wire import over_http
 from tests.tasks.dying import in_a_process
@@ -241,6 +241,37 @@ async def test_scheduled_call_is_a_task_of_its_key_without_data_at_temporal(serv
     history = await anyio.to_thread.run_sync(history_of, server, ended["execution"]["workflowId"])
     assert mine[0] in history and "often" in history
     assert [text for text in (SECRET, key.id, key.token, "workflow__works", str(tmp_path / "gateway.json")) if text in history] == []
+
+
+@pytest.mark.temporal
+async def test_schedule_calls_a_tool_of_a_server_that_starts_lazily(server: TemporalServer, tmp_path: Path) -> None:
+    entry = {"tool": "up__echo", "arguments": {"text": SECRET}, "cron": "@daily"}
+    config = {"mcpServers": {"up": upstream_stdio()}, "policies": {"up": {"start": "lazy"}}}
+    with gateway(tmp_path, {"nightly": entry}, config) as url:
+        await trigger(server, tmp_path, "nightly")
+        assert (await until_ended(server, tmp_path, "nightly"))["status"].endswith("COMPLETED")
+        [task_id] = await tasks_of(tmp_path, "local")
+        async with over_http(url, "modern") as wire:
+            done = await until(wire, task_id, "completed", "failed")
+    assert done["status"] == "completed", done
+    assert SECRET in json.dumps(done["result"])
+
+
+@pytest.mark.temporal
+async def test_scheduled_call_that_needs_approval_waits_for_it(server: TemporalServer, tmp_path: Path) -> None:
+    new_key(tmp_path)
+    with gateway(tmp_path, {"nightly": {**DAILY, "key": "ci"}}, {"policies": {"workflow": {"approval": "always"}}}):
+        await trigger(server, tmp_path, "nightly")
+        assert (await until_ended(server, tmp_path, "nightly"))["status"].endswith("COMPLETED")
+        argv = [sys.executable, "-m", "gateway", "approvals", "list", "--json", "--config", str(tmp_path / "gateway.json")]
+        with anyio.fail_after(30):
+            while not (waiting := json.loads((await anyio.run_process(argv, cwd=ROOT)).stdout)["approvals"]):
+                await anyio.sleep(0.2)
+        assert [(item["name"], item["by"]) for item in waiting] == [("works", "operator")]
+        assert noted(tmp_path) == []
+        approve = [*argv[:3], "approvals", "approve", waiting[0]["id"], "--config", argv[-1]]
+        await anyio.run_process(approve, cwd=ROOT)
+        await until_noted(tmp_path, SECRET)
 
 
 @pytest.mark.temporal
