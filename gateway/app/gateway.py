@@ -55,6 +55,7 @@ from gateway.storage.shared_database import SharedDatabase
 from gateway.storage.state_folder import StateFolder, state_dir
 from gateway.storage.state_use import in_use
 from gateway.tasks.engine_choice import choose_engine
+from gateway.tasks.task_engine import MakeEngine
 from gateway.tasks.task_tools import TaskTools
 from gateway.telemetry.gateway_events import EventStream
 from gateway.telemetry.logging import SecretMask
@@ -152,7 +153,7 @@ class Gateway:
         state = StateFolder(state_path, config.storage.root_key)
         own_id = await anyio.to_thread.run_sync(hop_id, state, loaded, self._endpoint)
         state_key = await anyio.to_thread.run_sync(state.key, "request-state")
-        make_engine = await choose_engine(config.tasks, configuration_of(own_id), queues=self._task_queues, dispatches=self._dispatches)
+        make_engine = await self._choose_engine(configuration_of(own_id))
         models = Models(config.defaults.model)
         self._stack.push_async_callback(models.aclose)
         hosts = SourceHost()
@@ -204,7 +205,7 @@ class Gateway:
             ask_timeout_seconds=config.server.ask_timeout_seconds,
             state_key=state_key,
         )
-        self._server.judge_callers_by(self.keys.current)
+        self._judge_callers()
         if kept.url is not None:
             self._share(records, disclosure, servers)
         self._server.keep_tasks_in(records, config.tasks, task_tools, make_engine)
@@ -232,10 +233,35 @@ class Gateway:
         disclosure.share(records, self.feed)
         servers.share(self.feed)
 
+    def _judge_callers(self) -> None:
+        """Let the API keys decide which callers and schedules may still call tools, and log schedules whose key is not valid."""
+        self._server.judge_callers_by(self.keys.current)
+        schedules = self._written.config.tasks.schedules
+        if self._dispatches and schedules:
+            from gateway.server.scheduled_calls import log_key_problems
+
+            log_key_problems(schedules, self.keys)
+
     def _task_queues(self) -> set[str]:
         """Return the task queues at Temporal of the sources that this gateway has now."""
         sources = self._sources
         return sources.loaded.config.task_queues_of([*sources.local.table, *sources.servers.table])
+
+    async def _choose_engine(self, configuration: str) -> MakeEngine:
+        """Return the function that creates the task engine of `tasks.engine`. `configuration` is the id of this configuration."""
+        return await choose_engine(
+            self._written.config.tasks,
+            configuration,
+            queues=self._task_queues,
+            start_scheduled=self._start_scheduled,
+            dispatches=self._dispatches,
+        )
+
+    async def _start_scheduled(self, schedule: str, run: str) -> str:
+        """Start the call of a schedule (`tasks.schedules`), and return the id of its task. See `StartScheduled`."""
+        from gateway.server.scheduled_calls import ScheduledCalls
+
+        return await ScheduledCalls(self.loaded.config.tasks.schedules, self.keys, self.catalog, self._server.tasks).start(schedule, run)
 
     @property
     def loaded(self) -> LoadedConfig:

@@ -80,7 +80,7 @@ async def _started_checks(loaded: LoadedConfig, first: StartupAnswers | None, da
             checks += [Check("fail", "gateway", problem, "") for problem in own.gateway.inspection.problems()]
             withheld = own.gateway.catalog.withheld().items()
             checks += [Check("warn", f"withheld {what}", f"Refused by {why.rule}: {why.reason}", "") for what, why in withheld]
-            checks += [*database, *stored, *await _temporal_checks(loaded)]
+            checks += [*database, *stored, *await _temporal_checks(loaded), *_schedule_checks(own)]
             checks += await _definition_checks(own)
             checks += [
                 Check("fail" if need.is_fatal else "warn", f"{need.kind} {need.where}", need.text, "")
@@ -246,6 +246,18 @@ async def _temporal_checks(loaded: LoadedConfig) -> list[Check]:
     except ConfigError as error:
         return [Check("fail", "temporal", str(error), "Correct `tasks.temporal`, and check that the server runs.", "unreachable")]
     return [Check("ok", "temporal", f"{loaded.config.tasks.temporal.address} can be used", "")]
+
+
+def _schedule_checks(own: OwnHub) -> list[Check]:
+    """Return one failed check for each schedule of `tasks.schedules` whose call would be refused now."""
+    from gateway.server.scheduled_calls import problem_of
+
+    schedules = own.gateway.loaded.config.tasks.schedules
+    found: list[Check] = []
+    for name, call in schedules.items():
+        if call.enabled and (problem := problem_of(name, call, own.gateway.keys, own.gateway.catalog)):
+            found.append(Check("fail", f"schedule {name}", problem, ""))
+    return found
 
 
 async def _model_checks(own: OwnHub) -> list[Check]:

@@ -16,6 +16,7 @@ from gateway.config.agents import AgentSettings
 from gateway.config.base_models import Model
 from gateway.config.installation_key import decode_installation_key
 from gateway.config.policies import OWN_SOURCE_KINDS, ApprovalBy, SourcePolicy
+from gateway.config.schedule_settings import SCHEDULE_NAME_PATTERN, ScheduledCall
 from gateway.config.skill_settings import SkillSettings
 from gateway.config.suggest import did_you_mean
 from gateway.config.temporal_settings import TemporalSettings
@@ -331,6 +332,8 @@ class TaskSettings(Model):
     """Maximum number of running tasks of one caller; more tasks wait in a queue. Tasks that wait for a person do not count."""
     starts_per_minute_per_caller: int | None = Field(default=None, ge=1)
     """Maximum number of tasks of one caller that start within a minute; more tasks wait in a queue. `null`: unlimited."""
+    schedules: dict[str, ScheduledCall] = Field(default_factory=dict)
+    """Tool calls that Temporal starts at set times, by name, for `engine: temporal`. Temporal's web interface shows their next runs."""
 
 
 class SecretCommand(Model):
@@ -419,6 +422,16 @@ class GatewayConfig(Model):
         if self.tasks.engine != "temporal" and (named := [key for key, policy in self.policies.items() if policy.tasks.task_queue]):
             text = "has an effect only with `tasks.engine: temporal`; set the engine, or remove the key"
             raise ValueError(f"policies.{named[0]}.tasks.taskQueue: {text}")
+        return self
+
+    @model_validator(mode="after")
+    def _schedules(self) -> GatewayConfig:
+        for name in self.tasks.schedules:
+            if not re.fullmatch(SCHEDULE_NAME_PATTERN, name):
+                raise ValueError(f"tasks.schedules: name {name!r} may only have letters, digits, '_' and '-', at most 63")
+            if self.tasks.engine != "temporal":
+                text = "Temporal starts scheduled calls, so they need `tasks.engine: temporal`; set the engine, or remove the schedule"
+                raise ValueError(f"tasks.schedules.{name}: {text}")
         return self
 
     @model_validator(mode="after")

@@ -8,6 +8,7 @@ from functools import partial
 from gateway.config.models import TaskSettings
 from gateway.errors import ConfigError
 from gateway.tasks.local_engine import LocalEngine
+from gateway.tasks.scheduled_start import StartScheduled, no_schedules
 from gateway.tasks.task_engine import MakeEngine
 
 INSTALL = 'tasks.engine: "temporal" needs the package `temporalio`: pip install "moongate[temporal]"'
@@ -19,13 +20,18 @@ def no_queues() -> set[str]:
 
 
 async def choose_engine(
-    settings: TaskSettings, gateway: str, *, queues: Callable[[], Set[str]] = no_queues, dispatches: bool = True
+    settings: TaskSettings,
+    gateway: str,
+    *,
+    queues: Callable[[], Set[str]] = no_queues,
+    start_scheduled: StartScheduled = no_schedules,
+    dispatches: bool = True,
 ) -> MakeEngine:
     """Return the function that creates the engine of a process. For `temporal`, connect to the server first.
 
     `gateway` is the id of the gateway, from which the default task queue has its name. `queues` returns the task queues at Temporal of the
-    sources that the gateway has now. If `dispatches` is false, a process with the engine `temporal` does not connect. It runs the tasks
-    of its own calls, and leaves all other tasks to the gateways.
+    sources that the gateway has now, and `start_scheduled` starts the call of a schedule (`tasks.schedules`). If `dispatches` is false, a
+    process with the engine `temporal` does not connect. It runs the tasks of its own calls, and leaves all other tasks to the gateways.
 
     Raises:
         ConfigError: The package of Temporal is not installed, or the server cannot be used.
@@ -40,5 +46,5 @@ async def choose_engine(
         if (error.name or "").partition(".")[0] != "temporalio":
             raise
         raise ConfigError(INSTALL, path="tasks.engine") from None
-    connection = await connect(settings.temporal, settings.temporal.task_queue or f"moongate-{gateway}", queues)
+    connection = await connect(settings, settings.temporal.task_queue or f"moongate-{gateway}", queues, start_scheduled)
     return connection.make_engine

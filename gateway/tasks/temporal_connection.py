@@ -16,13 +16,16 @@ from temporalio.client import Client
 from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 from temporalio.service import RPCError, RPCStatusCode, TLSConfig
 
+from gateway.config.models import TaskSettings
 from gateway.config.temporal_settings import TemporalSettings, TemporalTls
 from gateway.errors import ConfigError
 from gateway.storage.records import Records
+from gateway.tasks.scheduled_start import StartScheduled
 from gateway.tasks.task_engine import TaskEngine
 from gateway.tasks.task_executor import TaskExecutor
 from gateway.tasks.temporal_engine import TemporalEngine
 from gateway.tasks.temporal_names import PRINCIPAL, SOURCE, STATE, TOOL
+from gateway.tasks.temporal_schedules import TemporalSchedules
 from gateway.tasks.temporal_workers import TaskQueues
 
 logger = logging.getLogger(__name__)
@@ -36,26 +39,31 @@ _ATTRIBUTES = (PRINCIPAL, SOURCE, TOOL, STATE)
 class TemporalConnection:
     """A connection to a Temporal server, from which `TaskRunner` makes its engine."""
 
-    def __init__(self, client: Client, settings: TemporalSettings, queues: TaskQueues, *, has_attributes: bool) -> None:
+    def __init__(
+        self, client: Client, settings: TemporalSettings, queues: TaskQueues, schedules: TemporalSchedules, *, has_attributes: bool
+    ) -> None:
         """Store the arguments. With `has_attributes`, the namespace has the search attributes of tasks."""
         self.client = client
         self._settings = settings
         self._queues = queues
+        self._schedules = schedules
         self._has_attributes = has_attributes
 
     def make_engine(self, executor: TaskExecutor, records: Records) -> TaskEngine:
         """Create the engine of this process."""
-        return TemporalEngine(executor, records, self.client, self._settings, self._queues, has_attributes=self._has_attributes)
+        attributes = self._has_attributes
+        return TemporalEngine(executor, records, self.client, self._settings, self._queues, self._schedules, has_attributes=attributes)
 
 
-async def connect(settings: TemporalSettings, queue: str, queues: Callable[[], Set[str]]) -> TemporalConnection:
-    """Connect to the Temporal server of `settings` within `CONNECT_SECONDS`.
+async def connect(tasks: TaskSettings, queue: str, queues: Callable[[], Set[str]], start: StartScheduled) -> TemporalConnection:
+    """Connect to the Temporal server of `tasks.temporal` within `CONNECT_SECONDS`.
 
-    `queue` is the task queue of the gateway, and `queues` returns those of its sources.
+    `queue` is the task queue of the gateway, and `queues` returns those of its sources. `start` starts the call of a schedule.
 
     Raises:
         ConfigError: The server is unreachable or refuses the gateway, the namespace does not exist, or a file of `tls` cannot be read.
     """
+    settings = tasks.temporal
     tls = await anyio.to_thread.run_sync(_tls, settings.tls) if settings.tls is not None else settings.api_key is not None
     logs = LogForwardingConfig(logging.getLogger("temporalio.core"))  # the default writes to stdout, which carries messages of MCP
     telemetry = TelemetryConfig(logging=LoggingConfig(TelemetryFilter(core_level="WARN", other_level="ERROR"), logs))
@@ -68,7 +76,8 @@ async def connect(settings: TemporalSettings, queue: str, queues: Callable[[], S
             request = DescribeNamespaceRequest(namespace=settings.namespace)
             await client.workflow_service.describe_namespace(request, timeout=timedelta(seconds=CONNECT_SECONDS))
             has_attributes = await _register(client, settings.namespace)
-            return TemporalConnection(client, settings, TaskQueues(queue, queues), has_attributes=has_attributes)
+            schedules = TemporalSchedules(client, settings.address, queue, tasks.schedules, start)
+            return TemporalConnection(client, settings, TaskQueues(queue, queues), schedules, has_attributes=has_attributes)
         except RPCError as error:
             if error.status == RPCStatusCode.NOT_FOUND:
                 text = f"the namespace {settings.namespace!r} does not exist there. Create it, or correct `tasks.temporal.namespace`."

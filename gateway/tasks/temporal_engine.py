@@ -16,7 +16,6 @@ import logging
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import timedelta
 from typing import Any
 
 import anyio
@@ -55,7 +54,8 @@ from gateway.tasks.temporal_names import (
     WORKFLOW,
     workflow_id,
 )
-from gateway.tasks.temporal_workers import HEARTBEAT_SECONDS, TaskQueues, TemporalWorkers
+from gateway.tasks.temporal_schedules import TemporalSchedules
+from gateway.tasks.temporal_workers import CALL_TIMEOUT, HEARTBEAT_SECONDS, WORKFLOW_TASK_TIMEOUT, TaskQueues, TemporalWorkers
 from gateway.tasks.temporal_workflow import Attempt
 from gateway.tools.context import CallContext
 
@@ -63,12 +63,6 @@ logger = logging.getLogger(__name__)
 
 PARK_SECONDS = 2.0
 """Seconds for which a task must only wait for a person before its activity ends."""
-
-CALL_TIMEOUT = timedelta(seconds=5)
-"""Maximum time of one request to Temporal."""
-
-WORKFLOW_TASK_TIMEOUT = timedelta(seconds=3)
-"""Time after which Temporal gives a step of the workflow to another gateway. The steps take milliseconds."""
 
 REDISPATCH_SECONDS = (5.0, 60.0)
 """Seconds until a task that no gateway runs is dispatched again: at first, and at most after further attempts."""
@@ -90,6 +84,7 @@ class TemporalEngine:
         client: Client,
         settings: TemporalSettings,
         queues: TaskQueues,
+        schedules: TemporalSchedules,
         *,
         has_attributes: bool,
     ) -> None:
@@ -102,6 +97,7 @@ class TemporalEngine:
         self._client = client
         self._settings = settings
         self._queues = queues
+        self._schedules = schedules
         self._has_attributes = has_attributes
         self._outbox: dict[str, StrandedTask] = {}
         """Tasks whose workflows are to be started or woken now, by id. Without `tool`, the workflow is also woken."""
@@ -205,7 +201,9 @@ class TemporalEngine:
             group.start_soon(self._empty_outbox, group)
             with suppress(StorageError):
                 await self._records.tasks()  # to open the database takes a second at first, and the first task should not wait for it
-            await TemporalWorkers(self._client, self._settings, self._queues, [self._run_task, self._cancel_task]).run()
+            group.start_soon(self._schedules.run)
+            activities = [self._run_task, self._cancel_task, self._schedules.start_scheduled]
+            await TemporalWorkers(self._client, self._settings, self._queues, activities).run()
 
     async def _empty_outbox(self, group: TaskGroup) -> None:
         while True:

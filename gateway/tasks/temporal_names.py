@@ -27,6 +27,23 @@ QUEUED, OVER, WAITING = "queued", "over", "input_required"
 """States that `RUN_TASK` returns besides the final statuses of tasks: not allowed to start yet; ended before; waits for a person."""
 
 
+SCHEDULE_WORKFLOW = "moongate-schedule"
+"""Name of the workflow type that starts one call of a schedule (`tasks.schedules`)."""
+
+START_SCHEDULED = "start_scheduled"
+"""Name of the activity that stores and starts the task of a scheduled call."""
+
+
+def schedule_id(queue: str, name: str) -> str:
+    """Return the id of a schedule at Temporal. `queue` is the task queue of the gateway, which only its own installation uses."""
+    return f"{SCHEDULE_WORKFLOW}-{queue}.{name}"
+
+
+def is_schedule_of(queue: str, found: str) -> bool:
+    """Return whether `found` is the id of a schedule of this installation. Names of schedules have no dot, but task queues may."""
+    return found.rpartition(".")[0] == f"{SCHEDULE_WORKFLOW}-{queue}"
+
+
 def workflow_id(task_id: str) -> str:
     """Return the id of a task's workflow. It is the same at every start, so that a second start has no effect."""
     return f"{WORKFLOW}-{task_id}"

@@ -15,12 +15,19 @@ from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkerDeploymentConfig
 
 from gateway.config.temporal_settings import TemporalSettings
+from gateway.tasks.temporal_schedule_workflow import ScheduleWorkflow
 from gateway.tasks.temporal_workflow import TaskWorkflow
 
 logger = logging.getLogger(__name__)
 
 MAX_ACTIVITIES = 1000
 """Maximum number of tasks of one task queue that one gateway runs at the same time. Limits of callers and sources are checked before."""
+
+CALL_TIMEOUT = timedelta(seconds=5)
+"""Maximum time of one request to Temporal."""
+
+WORKFLOW_TASK_TIMEOUT = timedelta(seconds=3)
+"""Time after which Temporal gives a step of a workflow to another gateway. The steps take milliseconds."""
 
 HEARTBEAT_SECONDS = 0.5
 """Seconds between two heartbeats of an activity."""
@@ -95,7 +102,7 @@ class TemporalWorkers:
         worker = Worker(
             self._client,
             task_queue=queue,
-            workflows=[TaskWorkflow],
+            workflows=[TaskWorkflow, ScheduleWorkflow],
             activities=self._activities,
             workflow_runner=UnsandboxedWorkflowRunner(),  # the sandbox loads the workflow's modules again for each workflow
             max_concurrent_activities=MAX_ACTIVITIES,

@@ -14,6 +14,7 @@ from gateway.agents.definition import AgentFile
 from gateway.cli.main import cli
 from gateway.config.models import GatewayConfig, HttpServer, SecretCommand, SseServer, StdioServer
 from gateway.config.policies import ArgumentRule, AuthorizationCode, ClientCredentials, SourcePolicy, ToolOverride
+from gateway.config.schedule_settings import ScheduledCall
 from gateway.policy.rule_words import SCHEMES_WORD, WORDS
 from gateway.workflows.definition import AgentStep, AskStep, EdgeEntry, PythonStep, ToolStep, WorkflowFile, WorkflowStep
 from gateway.workflows.team_definition import ConcurrentTeam, GroupChatTeam, HandoffTeam, MagenticTeam, SequentialTeam
@@ -43,6 +44,7 @@ def all_config_keys() -> dict[str, set[str]]:
         (HttpServer, "mcpServers.<name>."),
         (SseServer, "mcpServers.<name>."),
         (StdioServer, "mcpServers.<name>."),
+        (ScheduledCall, "tasks.schedules.<name>."),
         (SecretCommand, "secrets.<name>."),
         (SourcePolicy, "policies.<source>."),
         (ToolOverride, "policies.<source>.overrides.<tool>."),

@@ -46,6 +46,7 @@ DATA = {
     **dict.fromkeys(("file.skills", "file.task"), "keys of a file or definition"),
     **dict.fromkeys(("index.skills", "new.skills", "cache.skills", "remote.skills", "_remote.skills"), "lists of skills"),
     **dict.fromkeys(("_local.skills", "local.skills", "parts.skills"), "objects that have several methods for skills"),
+    "scheduled.tool": "the name of the tool of a schedule",
     "agreed.skills": "whether a server supports skills",
     **dict.fromkeys(("ctx.call", "scope.call", "around.call", "context.call"), "the `CallContext` of a run"),
     "row.call": "a stored call: its arguments",

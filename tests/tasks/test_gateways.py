@@ -52,11 +52,13 @@ edges: [{from: one, to: two}]
 """
 
 
-def start_gateway(folder: Path, name: str, config: dict[str, Any] | None = None, **env: str) -> tuple[Child, str]:
+def start_gateway(
+    folder: Path, name: str, config: dict[str, Any] | None = None, *, module: str = "gateway", **env: str
+) -> tuple[Child, str]:
     port = free_port()
     path = write_config(folder, config or {"expose": {"agents": ["."]}}, name)
     log = folder / f"{name}-{port}.log"
-    argv = ("gateway", "run", "--http", f"127.0.0.1:{port}", "--config", str(path))
+    argv = (module, "run", "--http", f"127.0.0.1:{port}", "--config", str(path))
     with log.open("wb") as out:
         process = born(argv, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=out, env={**os.environ, **env})
     wait_until_ready(process, f"http://127.0.0.1:{port}/ready", log)

@@ -253,19 +253,19 @@ async def test_history_contains_no_argument_answer_or_result(server: TemporalSer
                 while "STATUS_COMPLETED" not in described(server, task_id)["workflowExecutionInfo"]["status"]:
                     await anyio.sleep(0.2)
     told = server.run("workflow", "show", "--workflow-id", workflow_id(task_id), "--output", "json")
-    history = told.stdout + "".join(_decoded(json.loads(told.stdout)))
+    history = told.stdout + "".join(decoded(json.loads(told.stdout)))
     assert task_id in history and "input_required" in history
     assert told.stdout.count("EVENT_TYPE_ACTIVITY_TASK_SCHEDULED") == 2, "before and after the answer"
     assert [text for text in (SECRET, ANSWER, "Go on", str(tmp_path / "gateway.json")) if text in history] == []
 
 
-def _decoded(value: Any) -> Generator[str]:
+def decoded(value: Any) -> Generator[str]:
     """The decoded payloads of a history."""
     members = members_of(value)
     if isinstance(data := members.get("data"), str):
         yield base64.b64decode(data).decode("utf-8", "replace")
     for item in [*members.values(), *items_of(value)]:
-        yield from _decoded(item)
+        yield from decoded(item)
 
 
 @pytest.mark.temporal
