@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 import httptools
 
 from gateway.wire.http1_exchange import HIGH_WATER_BYTES, LATE_SECONDS, ConnectionWriter, Exchange, HeadT, error_response, is_late
-from gateway.wire.http1_interfaces import HALF_SENT, IDLE, SURPLUS_SCOPE_KEY, UNSENT, Admission, ConnectionTable, StartedRequest
+from gateway.wire.http1_interfaces import HALF_SENT, IDLE, SURPLUS_SCOPE_KEY, UNREAD_SECONDS, UNSENT, Admission, ConnectionTable, StartedRequest
 from gateway.wire.http1_messages import HeaderCache
 from gateway.wire.http1_request import Headers, base_scope, check_framing, target_of, without_upgrade
 
@@ -34,8 +34,6 @@ logger = logging.getLogger(__name__)
 MAX_HEAD_BYTES, SLICE_BYTES = 65_536, 16_384
 """Maximum bytes of a request head or between two parts of a body; and number of bytes parsed between two checks of this maximum."""
 
-UNREAD_SECONDS = 0.1
-"""Time for which a new connection counts as `HALF_SENT`: its request may have arrived without having been read."""
 MAX_PIPELINED = 64
 """Maximum requests on one connection that wait for earlier responses; a client that sends more is disconnected."""
 
@@ -426,18 +424,16 @@ class ServerConnection(ConnectionWriter[HeadT]):
             return None
         if self._current is not None and not self._current.is_answered:
             return None
-        if self._current is not None and not self._in_head and not self._other_bytes:
-            return IDLE, self._idle_since
         is_new = self._current is None and self.loop.time() - self._idle_since < UNREAD_SECONDS
-        return HALF_SENT if self._in_head or self._other_bytes or is_new else UNSENT, self._idle_since
+        kind = HALF_SENT if self._in_head or self._other_bytes or is_new else UNSENT if self._current is None else IDLE
+        return kind, self._idle_since
 
     def evict(self) -> None:
         """Close the connection to make room for a new connection. First send a 503 if a request is incomplete and unanswered."""
         if self._is_lingering:
             self.transport.abort()
         elif not self.transport.is_closing():
-            is_incomplete = self._in_head or self._other_bytes or self._arriving is not None
-            if is_incomplete and self._may_refuse():
+            if (self._in_head or self._other_bytes or self._arriving is not None) and self._may_refuse():
                 self.write(_NO_ROOM)
             self._close()
 
