@@ -39,6 +39,9 @@ LATE_SECONDS = 1.0
 time, so the peer gets this many seconds more.
 """
 
+UNREAD_SECONDS = 0.1
+"""Seconds after which a new connection counts as unused. Before, its request may have arrived without having been read."""
+
 _DISCONNECT: Message = {"type": "http.disconnect"}
 
 
@@ -256,6 +259,11 @@ class Exchange(Generic[HeadT]):
 def is_late(timer: asyncio.TimerHandle, loop: asyncio.AbstractEventLoop) -> bool:
     """Return whether `timer` fires so late that bytes which the peer sent in time may still be unread."""
     return loop.time() - timer.when() > LATE_SECONDS
+
+
+def is_new(opened: float, loop: asyncio.AbstractEventLoop) -> bool:
+    """Return whether a connection was opened, at the time `opened` of the loop, so recently that its request may still be unread."""
+    return loop.time() - opened < UNREAD_SECONDS
 
 
 class UnreadConnection(Protocol):

@@ -17,9 +17,6 @@ UNSENT, HALF_SENT, IDLE = range(3)
 in this order to make room for new connections. A connection that only drops received bytes after its last response counts as `UNSENT`.
 """
 
-UNREAD_SECONDS = 0.1
-"""Seconds for which a new connection counts as `HALF_SENT`, because its request may have arrived without having been read."""
-
 Field = tuple[bytes, bytes]
 """Name and value of an HTTP header field."""
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import httptools
 
-from gateway.wire.http1_exchange import HIGH_WATER_BYTES, LATE_SECONDS, ConnectionWriter, Exchange, HeadT, error_response, is_late
-from gateway.wire.http1_interfaces import HALF_SENT, IDLE, SURPLUS_SCOPE_KEY, UNREAD_SECONDS, UNSENT, Admission, ConnectionTable, StartedRequest
+from gateway.wire.http1_exchange import HIGH_WATER_BYTES, LATE_SECONDS, ConnectionWriter, Exchange, HeadT, error_response, is_late, is_new
+from gateway.wire.http1_interfaces import HALF_SENT, IDLE, SURPLUS_SCOPE_KEY, UNSENT, Admission, ConnectionTable, StartedRequest
 from gateway.wire.http1_messages import HeaderCache
 from gateway.wire.http1_request import Headers, base_scope, check_framing, target_of, without_upgrade
 
@@ -424,8 +424,8 @@ class ServerConnection(ConnectionWriter[HeadT]):
             return None
         if self._current is not None and not self._current.is_answered:
             return None
-        is_new = self._current is None and self.loop.time() - self._idle_since < UNREAD_SECONDS
-        kind = HALF_SENT if self._in_head or self._other_bytes or is_new else UNSENT if self._current is None else IDLE
+        is_half_sent = self._in_head or self._other_bytes or (self._current is None and is_new(self._idle_since, self.loop))
+        kind = HALF_SENT if is_half_sent else UNSENT if self._current is None else IDLE
         return kind, self._idle_since
 
     def evict(self) -> None:
