@@ -24,7 +24,6 @@ from benchmarks.fleet.site import Site, running
 from benchmarks.fleet.traffic import Load
 from benchmarks.fleet.versions import this_checkout
 
-
 WARM_SECONDS = 12.0
 """Seconds of load before each measurement, in which each session is continued once at every replica."""
 
