@@ -1,7 +1,7 @@
 # syntax=docker/dockerfile:1
 # Any image of Debian or Ubuntu with Python 3.11 or newer as `python3`. `deploy/build-image.sh`, which also makes the published image, builds on
 # Debian's own.
-ARG PYTHON_IMAGE=docker.io/library/python:3.13-slim-bookworm
+ARG PYTHON_IMAGE=docker.io/library/python:3.13.15-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS build
 # Extras of the package `moongate`, separated by commas.

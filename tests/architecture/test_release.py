@@ -20,6 +20,9 @@ SCRIPT = runpy.run_path(str(ROOT / ".ci/release_notes.py"))
 notes = cast("Callable[[str, str, dict[str, str]], str]", SCRIPT["notes"])
 NotReady = cast("type[Exception]", SCRIPT["NotReady"])
 
+TESTED = {"check", "build", "test", "suites", "compose", "engines", "image", "chart"}
+"""Jobs that build and test, and may only read the repository."""
+
 CHANGELOG = """# Changelog
 
 ## Unreleased
@@ -99,7 +102,7 @@ def test_jobs_have_only_the_rights_that_they_need() -> None:
     assert workflow()["permissions"] == {}
     rights = {name: job["permissions"] for name, job in jobs().items()}
     reads = {"contents": "read"}
-    assert {name for name, given in rights.items() if given == reads} == {"check", "build", "test", "suites", "engines", "image", "chart"}
+    assert {name for name, given in rights.items() if given == reads} == TESTED
     assert {name: given for name, given in rights.items() if given != reads} == {
         "sign": {**reads, "id-token": "write", "attestations": "write"},
         "publish": {"id-token": "write"},
@@ -118,10 +121,9 @@ def before(name: str) -> set[str]:
 
 
 def test_nothing_is_published_before_it_was_tested_and_signed() -> None:
-    tested = {"check", "build", "test", "suites", "engines", "image", "chart"}
-    assert before("sign") == tested
-    assert before("publish") == before("registry") == {*tested, "sign"}
-    assert before("release") == {*tested, "sign", "publish", "registry"}
+    assert before("sign") == TESTED
+    assert before("publish") == before("registry") == {*TESTED, "sign"}
+    assert before("release") == {*TESTED, "sign", "publish", "registry"}
     assert all("check" in before(name) for name in jobs() if name != "check")
     assert not any(job.get("if") or job.get("continue-on-error") for job in jobs().values())
 
@@ -142,6 +144,7 @@ def test_suites_that_need_other_programs_run_before_the_signature() -> None:
     assert {"fleet", "temporal", "s3", "packaging", "wheels"} <= made
     assert run_in("engines") == "make faults-engines"
     assert jobs()["engines"]["timeout-minutes"] >= 60
+    assert "make up" in run_in("compose") and "--force-recreate" in run_in("compose")
     for name in ("check", "suites", "engines"):
         own = [step for step in jobs()[name]["steps"] if step.get("env", {}).get("PYTHON") == "python"]
         assert own, f"{name}: without PYTHON the Makefile would use the Python of the runner"

@@ -126,8 +126,10 @@ def test_replaced_pods_leave_no_gap_and_finish_their_calls() -> None:
     assert spec["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
     pod = spec["template"]["spec"]
     (gateway,) = pod["containers"]
-    assert gateway["lifecycle"]["preStop"]["exec"]["command"] == ["sleep", "5"]
-    assert pod["terminationGracePeriodSeconds"] > 5 + 10
+    assert "lifecycle" not in gateway, "the gateway itself waits after SIGTERM"
+    http = json.loads(rendered(SEVERAL)["ConfigMap"]["data"]["gateway.json"])["server"]["http"]
+    assert http["leaveSeconds"] == 5
+    assert pod["terminationGracePeriodSeconds"] > http["leaveSeconds"] + 10
 
 
 @needs_helm
@@ -181,7 +183,7 @@ def test_configuration_in_the_config_map_is_valid(tmp_path: Path) -> None:
         ({"replicas": 2}, "set config.storage.url to a PostgreSQL server"),
         ({"replicas": 2, "config": {"storage": {"url": "postgresql://db/moongate"}}}, "set config.storage.installationKey to a reference"),
         ({"config": {"server": {"http": {"drainSeconds": 60}}}}, "set terminationGracePeriodSeconds above 65"),
-        ({"config": {"server": {"http": {"leaveSeconds": 20}}}}, "set terminationGracePeriodSeconds above 35"),
+        ({"config": {"server": {"http": {"leaveSeconds": 20}}}}, "set terminationGracePeriodSeconds above 30"),
         ({"metrics": {"serviceMonitor": {"enabled": True}}}, "set metrics.enabled to true"),
         (METRICS | {"service": {"type": "NodePort"}}, "needs service.type ClusterIP"),
         ({"metrics": {"port": 8765}}, "/metrics/port"),

@@ -52,9 +52,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{/* Stops with an error if several gateways cannot share their state, or if pods are killed before they have finished their calls. */}}
 {{- define "moongate.check" -}}
-{{- $needed := add 5 (dig "server" "http" "leaveSeconds" 0 .Values.config) (dig "server" "http" "drainSeconds" 10 .Values.config) }}
+{{- $needed := add (dig "server" "http" "leaveSeconds" 0 .Values.config) (dig "server" "http" "drainSeconds" 10 .Values.config) }}
 {{- if le (int .Values.terminationGracePeriodSeconds) (int $needed) }}
-{{- fail (printf "A stopping pod would be killed during its last calls: set terminationGracePeriodSeconds above %d, which is config.server.http.leaveSeconds, config.server.http.drainSeconds and the wait of 5 s before the stop." (int $needed)) }}
+{{- fail (printf "A stopping pod would be killed during its last calls: set terminationGracePeriodSeconds above %d, which is config.server.http.leaveSeconds and config.server.http.drainSeconds together." (int $needed)) }}
 {{- end }}
 {{- if .Values.metrics.serviceMonitor.enabled }}
 {{- if not .Values.metrics.enabled }}
