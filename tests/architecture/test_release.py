@@ -20,7 +20,7 @@ SCRIPT = runpy.run_path(str(ROOT / ".ci/release_notes.py"))
 notes = cast("Callable[[str, str, dict[str, str]], str]", SCRIPT["notes"])
 NotReady = cast("type[Exception]", SCRIPT["NotReady"])
 
-TESTED = {"check", "build", "test", "suites", "compose", "engines", "image", "chart"}
+TESTED = {"check", "build", "test", "pythons", "suites", "compose", "engines", "image", "chart"}
 """Jobs that build and test, and may only read the repository."""
 
 CHANGELOG = """# Changelog
@@ -132,6 +132,9 @@ def test_artifacts_are_tested_on_every_supported_python() -> None:
     stated = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', read("pyproject.toml"))
     assert stated == ["3.11", "3.12", "3.13", "3.14"]
     assert jobs()["test"]["strategy"]["matrix"]["python"] == stated
+    [first] = [step["with"]["python-version"] for step in jobs()["check"]["steps"] if "setup-python" in step.get("uses", "")]
+    assert [first, *jobs()["pythons"]["strategy"]["matrix"]["python"]] == stated
+    assert run_in("pythons") == "make test"
 
 
 def run_in(job: str) -> str:
@@ -145,7 +148,7 @@ def test_suites_that_need_other_programs_run_before_the_signature() -> None:
     assert run_in("engines") == "make faults-engines"
     assert jobs()["engines"]["timeout-minutes"] >= 60
     assert "make up" in run_in("compose") and "--force-recreate" in run_in("compose")
-    for name in ("check", "suites", "engines"):
+    for name in ("check", "pythons", "suites", "engines"):
         own = [step for step in jobs()[name]["steps"] if step.get("env", {}).get("PYTHON") == "python"]
         assert own, f"{name}: without PYTHON the Makefile would use the Python of the runner"
 
