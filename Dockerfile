@@ -1,6 +1,7 @@
 # syntax=docker/dockerfile:1
-# Any image with Python 3.11 or newer as `python3`; `deploy/build-image.sh` builds on Debian's.
-ARG PYTHON_IMAGE=docker.io/library/python:3.13-slim-bookworm
+# Any image of Debian or Ubuntu with Python 3.11 or newer as `python3`. `deploy/build-image.sh`, which also makes the published image, builds on
+# Debian's own.
+ARG PYTHON_IMAGE=docker.io/library/python:3.13.15-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS build
 # Extras of the package `moongate`, separated by commas.
@@ -15,17 +16,20 @@ COPY gateway gateway
 COPY agents agents
 COPY skills skills
 COPY config config
+COPY deploy/sbom.py deploy/health.py deploy/
 RUN python3 -m venv /opt/moongate \
  && /opt/moongate/bin/pip install ".[${EXTRAS}]" \
  && /opt/moongate/bin/pip uninstall --yes pip \
  && find /opt/moongate -depth -name 'setuptools*' -prune -exec rm -rf {} + \
  && /opt/moongate/bin/python -m compileall -q /opt/moongate/lib
-# The SBOM lists the Python packages of the image, in the format CycloneDX 1.6.
+# The SBOM lists the Python packages, those of Debian and the interpreter, in the format CycloneDX 1.6.
 RUN python3 -m venv /opt/sbom \
  && /opt/sbom/bin/pip install "cyclonedx-bom>=7,<8" \
  && mkdir -p /opt/moongate/share/moongate \
  && /opt/sbom/bin/cyclonedx-py environment --output-reproducible --output-format JSON \
-    --output-file /opt/moongate/share/moongate/sbom.cdx.json /opt/moongate/bin/python
+    --output-file /opt/moongate/share/moongate/sbom.cdx.json /opt/moongate/bin/python \
+ && python3 -I deploy/sbom.py /opt/moongate/share/moongate/sbom.cdx.json \
+ && install -m 0644 deploy/health.py /opt/moongate/share/moongate/health.py
 
 FROM ${PYTHON_IMAGE}
 ARG REVISION
@@ -51,7 +55,8 @@ WORKDIR /etc/moongate
 VOLUME /var/lib/moongate
 EXPOSE 8765
 STOPSIGNAL SIGTERM
+# Over HTTP, or HTTPS if the configuration has `server.http.tls`.
 HEALTHCHECK --interval=30s --timeout=5s --start-period=20s --retries=3 \
-  CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8765/health', timeout=3)"]
+  CMD ["python", "-I", "/opt/moongate/share/moongate/health.py"]
 ENTRYPOINT ["moongate"]
 CMD ["run", "--http", "0.0.0.0:8765"]

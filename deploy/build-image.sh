@@ -3,8 +3,9 @@
 #
 # The base image is Debian bookworm with its Python, made by mmdebstrap; buildah builds the Dockerfile on it. Python packages are fetched
 # by this machine's pip, so the build itself needs no network. Needs Debian, root, `mmdebstrap`, `buildah`, and a Python of the same version
-# as Debian's (3.11). Leaves in FOLDER: base.tar (made once), packages/, image.tar (an OCI
-# archive), config.json (user, environment, commands and health check), sbom.cdx.json, and rootfs/ (the files of the image).
+# as Debian's (3.11). Leaves in FOLDER: base.tar (made once), packages/, image/ (manifest, configuration and compressed layers, as
+# `skopeo copy dir:FOLDER/image docker://…` reads them), digest, config.json (user, environment, commands and health check), sbom.cdx.json,
+# and rootfs/ (the files of the image). The manifest has Docker's format, because that of OCI has no health check.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out="$(mkdir -p "$1" && cd "$1" && pwd)"
@@ -42,9 +43,10 @@ buildah rm "$base" >/dev/null
 buildah bud --quiet --layers=false --volume "$out/packages:/packages:ro" \
   --build-arg PYTHON_IMAGE=localhost/moongate-base --build-arg "EXTRAS=$extras" \
   --build-arg PIP_NO_INDEX=1 --build-arg PIP_FIND_LINKS=/packages \
-  --build-arg "REVISION=$(git rev-parse HEAD 2>/dev/null || true)" --format docker --tag localhost/moongate --file Dockerfile . >/dev/null
-rm -f "$out/image.tar"
-buildah push --quiet localhost/moongate "oci-archive:$out/image.tar:moongate"
+  --build-arg "REVISION=${REVISION:-$(git rev-parse HEAD 2>/dev/null || true)}" --format docker --tag localhost/moongate --file Dockerfile . >/dev/null
+rm -rf "$out/image"
+buildah push --quiet --format v2s2 localhost/moongate "dir:$out/image"
+echo "sha256:$(sha256sum "$out/image/manifest.json" | cut -d' ' -f1)" > "$out/digest"
 buildah inspect --type image localhost/moongate | "$python" -c 'import json, sys; print(json.dumps(json.load(sys.stdin)["Docker"]["config"]))' \
   > "$out/config.json"
 container="$(buildah from localhost/moongate)"
@@ -52,4 +54,4 @@ place="$(buildah mount "$container")"
 cp "$place/opt/moongate/share/moongate/sbom.cdx.json" "$out/sbom.cdx.json"
 rm -rf "$out/rootfs" && mkdir "$out/rootfs" && cp -a "$place/." "$out/rootfs/"
 buildah umount "$container" >/dev/null
-echo "built $out/image.tar: $(( $(stat -c %s "$out/image.tar") / 1000000 )) MB compressed"
+echo "built $out/image: $(( $(du --bytes --summarize "$out/image" | cut -f1) / 1000000 )) MB compressed, $(cat "$out/digest")"

@@ -37,6 +37,8 @@ NOT_EXECUTED = {
     "sudo ": "changes the system",
     "pip install ": "needs the network",
     "gh attestation ": "needs the network, and a published release",
+    "gh release ": "needs the network, and a published release",
+    "sha256sum --check ": "needs the files of a published release",
     ". .venv": "activates a virtual environment; the tests have one",
 }
 """Blocks and commands that are not executed, by their beginning, with the reason."""

@@ -1,8 +1,9 @@
 """Checks an image that `deploy/build-image.sh` built: `python -m tests.packaging.image FOLDER`. Needs Linux and root.
 
 The image runs in namespaces of its own for mounts, processes and the network, as its own user, without rights, with a read-only root
-file system. Only the volume and /tmp can be written. Checked are the user, the health check, a call with an API key, that nothing else was
-written, the stop, the packages in the SBOM, and the compressed size. `buildah run` has no read-only root, so it is not used.
+file system. Only the volume and /tmp can be written. Checked are the user, the health check over HTTP and HTTPS, a call with an API key,
+that nothing else was written, the stop, the packages in the SBOM, and the compressed size. `buildah run` has no read-only root, so it is
+not used.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,12 @@ MAX_MEGABYTES = 200
 
 URL = "http://127.0.0.1:8765"
 START_SECONDS = 120.0
-PACKAGES = {"mcp", "uvloop", "sqlalchemy", "psycopg", "opentelemetry-sdk", "moongate"}
-"""Packages that the SBOM must list, among others."""
+PACKAGES = {
+    "pkg:pypi": {"mcp", "uvloop", "sqlalchemy", "psycopg", "opentelemetry-sdk", "temporalio", "moongate"},
+    "pkg:deb": {"libc6", "libssl3", "openssl", "ca-certificates", "dpkg"},
+    "pkg:generic": {"python"},
+}
+"""Packages that the SBOM must list, among others, by the beginning of their package URL."""
 
 
 class Image:
@@ -67,37 +73,86 @@ class Image:
 def check(image: Image) -> dict[str, Any]:
     """Run the image, and return what was measured. Raises `AssertionError` if a check fails."""
     image.mount()
-    entrypoint, arguments = image.config["Entrypoint"], image.config["Cmd"]
-    health = image.config["Healthcheck"]["Test"]
-    assert health[0] == "CMD"
-    made = image.run([*entrypoint, "keys", "add", "first"])
+    made = image.run([*image.config["Entrypoint"], "keys", "add", "first"])
     assert made.returncode == 0, made.stderr
     refused = image.run(["touch", "/opt/moongate/x"])
     assert "Read-only file system" in refused.stderr, refused
-    started = time.monotonic()
-    with (image.state.parent / "gateway.log").open("wb") as log:
-        process = subprocess.Popen(image.command([*entrypoint, *arguments]), stdout=log, stderr=log)
-    try:
-        while image.run(health[1:]).returncode != 0:
-            assert process.poll() is None and time.monotonic() - started < START_SECONDS, "the gateway did not become healthy"
-        seconds = time.monotonic() - started
+    with running(image) as (process, seconds):
         answer = call(f"{URL}/mcp", key=made.stdout.strip())
         assert not answer["result"].get("isError"), answer
         owner = Path(f"/proc/{process.pid}").stat().st_uid
         memory = next(line for line in Path(f"/proc/{process.pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
+    with running(image, with_tls(image)):
+        pass
+    return {"seconds until healthy": round(seconds, 1), "user": owner, "resident": memory.split(maxsplit=1)[1]}
+
+
+@contextmanager
+def running(image: Image, arguments: Sequence[str] = ()) -> Generator[tuple[subprocess.Popen[bytes], float]]:
+    """Run the image until its health check passes; yield the process and the seconds that this took. Afterwards check that it stops."""
+    health = image.config["Healthcheck"]["Test"]
+    assert health[0] == "CMD"
+    assert image.run(health[1:]).returncode == 1, "the health check passes without a gateway"
+    started = time.monotonic()
+    with (image.state.parent / "gateway.log").open("ab") as log:
+        process = subprocess.Popen(image.command([*image.config["Entrypoint"], *image.config["Cmd"], *arguments]), stdout=log, stderr=log)
+    try:
+        while image.run(health[1:]).returncode != 0:
+            assert process.poll() is None and time.monotonic() - started < START_SECONDS, "the gateway did not become healthy"
+        yield process, time.monotonic() - started
         process.terminate()
         assert process.wait(30) == 0, "the gateway did not stop with exit code 0"
     finally:
         process.kill()
-    assert image.run(health[1:]).returncode == 1, "the health check passes without a gateway"
-    return {"seconds until healthy": round(seconds, 1), "user": owner, "resident": memory.split(maxsplit=1)[1]}
 
 
-def sbom_packages(path: Path) -> set[str]:
-    """Return the names of the packages in a CycloneDX file."""
+def with_tls(image: Image) -> list[str]:
+    """Write a configuration with a self-signed certificate into the volume, and return the arguments that name it."""
+    user, _, group = image.config["User"].partition(":")
+    key, certificate, configuration = (image.state / name for name in ("key.pem", "cert.pem", "tls.json"))
+    argv = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=hub.example.com"]
+    subprocess.run([*argv, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
+    tls = {"certificate": certificate.name, "key": key.name}
+    configuration.write_text(json.dumps({"mcpServers": {}, "server": {"http": {"tls": tls}}}), encoding="utf-8")
+    for path in (key, certificate, configuration):
+        os.chown(path, int(user), int(group))
+    return ["--config", f"/var/lib/moongate/{configuration.name}"]
+
+
+def sbom_packages(path: Path) -> dict[str, set[str]]:
+    """Return the names of the packages in a CycloneDX file, by the beginning of their package URL, such as `pkg:deb`."""
     document = json.loads(path.read_text(encoding="utf-8"))
     assert document["bomFormat"] == "CycloneDX"
-    return {component["name"].lower().replace("_", "-") for component in document["components"]}
+    found: dict[str, set[str]] = {}
+    for component in document["components"]:
+        kind = component.get("purl", "").partition("/")[0]
+        found.setdefault(kind, set()).add(component["name"].lower().replace("_", "-"))
+    return found
+
+
+def check_sbom(folder: Path) -> dict[str, int]:
+    """Check that the SBOM lists the packages of Python and of Debian, each of those that are installed, and return their numbers."""
+    found = sbom_packages(folder / "sbom.cdx.json")
+    for kind, names in PACKAGES.items():
+        assert found[kind] >= names, names - found[kind]
+    installed = {path.name.partition(".list")[0].partition(":")[0] for path in (folder / "rootfs/var/lib/dpkg/info").glob("*.list")}
+    assert found["pkg:deb"] == installed, found["pkg:deb"] ^ installed
+    assert (folder / "rootfs/opt/moongate/share/moongate/sbom.cdx.json").read_bytes() == (folder / "sbom.cdx.json").read_bytes()
+    return {kind: len(names) for kind, names in found.items() if kind in PACKAGES}
+
+
+def check_manifest(folder: Path) -> float:
+    """Check that the stored image has the health check and the user, and return its compressed size in MB."""
+    layout = folder / "image"
+    manifest = json.loads((layout / "manifest.json").read_text(encoding="utf-8"))
+    stored = json.loads((layout / manifest["config"]["digest"].partition(":")[2]).read_text(encoding="utf-8"))["config"]
+    configured = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    for name in ("User", "Healthcheck", "Entrypoint", "Cmd"):
+        assert stored[name] == configured[name], name
+    assert all(layer["mediaType"].endswith("gzip") for layer in manifest["layers"]), manifest["layers"]
+    megabytes = sum(layer["size"] for layer in manifest["layers"]) / 1_000_000
+    assert megabytes <= MAX_MEGABYTES, f"the compressed image has {megabytes:.0f} MB"
+    return round(megabytes, 1)
 
 
 def main() -> None:
@@ -107,11 +162,7 @@ def main() -> None:
         isolated = ["unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc", "--kill-child"]
         argv = [*isolated, sys.executable, "-m", "tests.packaging.image"]
         raise SystemExit(subprocess.run([*argv, "--inside", str(folder)], check=False).returncode)
-    megabytes = (folder / "image.tar").stat().st_size / 1_000_000
-    packages = sbom_packages(folder / "sbom.cdx.json")
-    assert packages >= PACKAGES, PACKAGES - packages
-    assert megabytes <= MAX_MEGABYTES, f"the compressed image has {megabytes:.0f} MB"
-    print(json.dumps({"compressed MB": round(megabytes, 1), "packages in the SBOM": len(packages), **check(Image(folder))}))
+    print(json.dumps({"compressed MB": check_manifest(folder), "packages": check_sbom(folder), **check(Image(folder))}))
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ def rendered(values: dict[str, Any] | None = None) -> dict[str, Any]:
 
 
 @needs_helm
-@pytest.mark.parametrize("values", [{}, SEVERAL, METRICS], ids=["defaults", "several", "metrics"])
+@pytest.mark.parametrize("values", [{}, SEVERAL, METRICS, {"tlsSecret": "hub-tls"}], ids=["defaults", "several", "metrics", "tls"])
 def test_linter_of_helm_finds_no_error(values: dict[str, Any]) -> None:
     done = run("lint", "--strict", str(CHART), values=values)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -88,7 +88,7 @@ def test_linter_of_helm_finds_no_error(values: dict[str, Any]) -> None:
 
 @needs_helm
 @pytest.mark.skipif(find_spec("kubernetes_validate") is None, reason="kubernetes-validate is missing: make packaging")
-@pytest.mark.parametrize("values", [{}, SEVERAL, METRICS], ids=["defaults", "several", "metrics"])
+@pytest.mark.parametrize("values", [{}, SEVERAL, METRICS, {"tlsSecret": "hub-tls"}], ids=["defaults", "several", "metrics", "tls"])
 def test_rendered_objects_are_valid_in_kubernetes(values: dict[str, Any]) -> None:
     program = "import json, sys, kubernetes_validate as k; [k.validate(found, sys.argv[1], strict=True) for found in json.load(sys.stdin)]"
     found = rendered(values)
@@ -126,8 +126,10 @@ def test_replaced_pods_leave_no_gap_and_finish_their_calls() -> None:
     assert spec["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
     pod = spec["template"]["spec"]
     (gateway,) = pod["containers"]
-    assert gateway["lifecycle"]["preStop"]["exec"]["command"] == ["sleep", "5"]
-    assert pod["terminationGracePeriodSeconds"] > 5 + 10
+    assert "lifecycle" not in gateway, "the gateway itself waits after SIGTERM"
+    http = json.loads(rendered(SEVERAL)["ConfigMap"]["data"]["gateway.json"])["server"]["http"]
+    assert http["leaveSeconds"] == 5
+    assert pod["terminationGracePeriodSeconds"] > http["leaveSeconds"] + 10
 
 
 @needs_helm
@@ -181,7 +183,8 @@ def test_configuration_in_the_config_map_is_valid(tmp_path: Path) -> None:
         ({"replicas": 2}, "set config.storage.url to a PostgreSQL server"),
         ({"replicas": 2, "config": {"storage": {"url": "postgresql://db/moongate"}}}, "set config.storage.installationKey to a reference"),
         ({"config": {"server": {"http": {"drainSeconds": 60}}}}, "set terminationGracePeriodSeconds above 65"),
-        ({"config": {"server": {"http": {"leaveSeconds": 20}}}}, "set terminationGracePeriodSeconds above 35"),
+        ({"config": {"server": {"http": {"leaveSeconds": 20}}}}, "set terminationGracePeriodSeconds above 30"),
+        (SEVERAL | {"tlsSecret": "hub-tls"}, "set ingress.tlsSecret instead of tlsSecret"),
         ({"metrics": {"serviceMonitor": {"enabled": True}}}, "set metrics.enabled to true"),
         (METRICS | {"service": {"type": "NodePort"}}, "needs service.type ClusterIP"),
         ({"metrics": {"port": 8765}}, "/metrics/port"),
@@ -231,6 +234,22 @@ def test_probes_use_https_if_the_gateway_serves_it() -> None:
     for config, scheme in (({}, "HTTP"), ({"server": {"http": {"tls": tls}}}, "HTTPS")):
         (gateway,) = rendered({"config": config})["Deployment"]["spec"]["template"]["spec"]["containers"]
         assert {gateway[name]["httpGet"]["scheme"] for name in ("startupProbe", "livenessProbe", "readinessProbe")} == {scheme}
+
+
+@needs_helm
+def test_gateway_serves_https_with_the_certificate_of_a_secret(tmp_path: Path) -> None:
+    found = rendered({"tlsSecret": "hub-tls", "config": {"server": {"name": "kept"}}})
+    pod = found["Deployment"]["spec"]["template"]["spec"]
+    (volume,) = [volume for volume in pod["volumes"] if volume["name"] == "tls"]
+    assert volume["secret"] == {"secretName": "hub-tls", "defaultMode": 0o440}
+    (gateway,) = pod["containers"]
+    (mount,) = [mount for mount in gateway["volumeMounts"] if mount["name"] == "tls"]
+    assert mount["readOnly"] and gateway["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"
+    path = tmp_path / "gateway.json"
+    path.write_text(found["ConfigMap"]["data"]["gateway.json"])
+    server = importlib.import_module("gateway.config.load").load_config(path, environ={}).config.server
+    assert (server.name, server.http.leave_seconds) == ("kept", 5)
+    assert {server.http.tls.certificate, server.http.tls.key} == {f"{mount['mountPath']}/tls.crt", f"{mount['mountPath']}/tls.key"}
 
 
 @needs_helm

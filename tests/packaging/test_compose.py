@@ -66,6 +66,14 @@ def test_every_service_for_clients_has_a_read_only_root_and_no_capabilities() ->
         assert "no-new-privileges:true" in service["security_opt"], name
 
 
+def test_images_of_others_have_a_full_version() -> None:
+    services = composed()["services"]
+    images = {name: services[name]["image"] for name in ("nginx", "postgres", "temporal")}
+    assert all(re.fullmatch(r"docker\.io/[\w/]+:\d+\.\d+[\w.-]*", image) for image in images.values()), images
+    base = re.search(r"^ARG PYTHON_IMAGE=docker\.io/library/python:(\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert base is not None and re.fullmatch(r"\d+\.\d+\.\d+-slim-\w+", base[1])
+
+
 def test_ports_are_published_on_loopback_only() -> None:
     published = [port for service in composed()["services"].values() for port in service.get("ports", [])]
     assert published and all(port.startswith("127.0.0.1:") for port in published)
@@ -125,12 +133,21 @@ def two_gateways(folder: Path, secrets: Path, database: str, upstream: str, engi
 
 @contextmanager
 def nginx(folder: Path, secrets: Path, gateways: list[int]) -> Generator[int]:
-    """Run nginx with deploy/nginx.conf, and yield the port on which it listens."""
-    port = free_port()
+    """Run nginx with deploy/nginx.conf, and yield the port on which it listens. The gateways have fixed addresses."""
     text = (ROOT / "deploy" / "nginx.conf").read_text(encoding="utf-8")
-    text = text.replace("/tmp/", f"{folder}/").replace("/run/secrets/", f"{secrets}/").replace("8443 ssl", f"127.0.0.1:{port} ssl")
+    text, removed = re.subn(r" resolve(?= max_fails)|^ +resolver .+$", "", text, flags=re.MULTILINE)
+    assert removed == 3
     for number, gateway in enumerate(gateways, 1):
         text = text.replace(f"gateway-{number}:8765", f"127.0.0.1:{gateway}")
+    with nginx_with(folder, secrets, text) as port:
+        yield port
+
+
+@contextmanager
+def nginx_with(folder: Path, secrets: Path, text: str) -> Generator[int]:
+    """Run nginx with this text of deploy/nginx.conf, whose places inside the container are replaced, and yield its port."""
+    port = free_port()
+    text = text.replace("/tmp/", f"{folder}/").replace("/run/secrets/", f"{secrets}/").replace("8443 ssl", f"127.0.0.1:{port} ssl")
     path = folder / "nginx.conf"
     path.write_text(text)
     user = ["user root;"] if os.geteuid() == 0 else []

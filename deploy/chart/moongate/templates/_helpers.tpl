@@ -28,6 +28,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if .Values.metrics.enabled }}
 {{- $config = mergeOverwrite $config (dict "telemetry" (dict "prometheus" (printf "0.0.0.0:%d" (int .Values.metrics.port)))) }}
 {{- end }}
+{{- if .Values.tlsSecret }}
+{{- $tls := dict "certificate" "/run/moongate-tls/tls.crt" "key" "/run/moongate-tls/tls.key" }}
+{{- $config = mergeOverwrite $config (dict "server" (dict "http" (dict "tls" $tls))) }}
+{{- end }}
 {{- toPrettyJson $config }}
 {{- end }}
 
@@ -37,7 +41,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{/* The scheme of the probes: the gateway serves HTTPS itself with `server.http.tls`. */}}
 {{- define "moongate.scheme" -}}
-{{- if dig "server" "http" "tls" "" .Values.config }}HTTPS{{ else }}HTTP{{ end }}
+{{- if or .Values.tlsSecret (dig "server" "http" "tls" "" .Values.config) }}HTTPS{{ else }}HTTP{{ end }}
 {{- end }}
 
 {{- define "moongate.hasSeveral" -}}
@@ -52,9 +56,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{/* Stops with an error if several gateways cannot share their state, or if pods are killed before they have finished their calls. */}}
 {{- define "moongate.check" -}}
-{{- $needed := add 5 (dig "server" "http" "leaveSeconds" 0 .Values.config) (dig "server" "http" "drainSeconds" 10 .Values.config) }}
+{{- $needed := add (dig "server" "http" "leaveSeconds" 0 .Values.config) (dig "server" "http" "drainSeconds" 10 .Values.config) }}
 {{- if le (int .Values.terminationGracePeriodSeconds) (int $needed) }}
-{{- fail (printf "A stopping pod would be killed during its last calls: set terminationGracePeriodSeconds above %d, which is config.server.http.leaveSeconds, config.server.http.drainSeconds and the wait of 5 s before the stop." (int $needed)) }}
+{{- fail (printf "A stopping pod would be killed during its last calls: set terminationGracePeriodSeconds above %d, which is config.server.http.leaveSeconds and config.server.http.drainSeconds together." (int $needed)) }}
 {{- end }}
 {{- if .Values.metrics.serviceMonitor.enabled }}
 {{- if not .Values.metrics.enabled }}
@@ -65,6 +69,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 {{- end }}
 {{- if include "moongate.hasSeveral" . }}
+{{- if eq (include "moongate.scheme" .) "HTTPS" }}
+{{- fail "More than one replica cannot serve HTTPS, because no certificate names the addresses of the pods: set ingress.tlsSecret instead of tlsSecret and config.server.http.tls." }}
+{{- end }}
 {{- if not (dig "storage" "url" "" .Values.config) }}
 {{- fail "More than one replica needs a database: set config.storage.url to a PostgreSQL server." }}
 {{- end }}
