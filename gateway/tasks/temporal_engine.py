@@ -29,7 +29,7 @@ from temporalio.common import (
     TypedSearchAttributes,
     WorkflowIDConflictPolicy,
 )
-from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from gateway.config.temporal_settings import TemporalSettings
@@ -55,7 +55,15 @@ from gateway.tasks.temporal_names import (
     workflow_id,
 )
 from gateway.tasks.temporal_schedules import TemporalSchedules
-from gateway.tasks.temporal_workers import CALL_TIMEOUT, HEARTBEAT_SECONDS, WORKFLOW_TASK_TIMEOUT, TaskQueues, TemporalWorkers
+from gateway.tasks.temporal_workers import (
+    CALL_TIMEOUT,
+    HEARTBEAT_SECONDS,
+    WORKFLOW_TASK_TIMEOUT,
+    TaskQueues,
+    TemporalWorkers,
+    send_heartbeats,
+    try_again,
+)
 from gateway.tasks.temporal_workflow import Attempt
 from gateway.tools.context import CallContext
 
@@ -235,7 +243,7 @@ class TemporalEngine:
             raise
         except Exception as error:  # its text may have data of the task, which Temporal must not store
             logger.warning("task not run, it is tried again task=%s error=%s", task_id[:6], first_cause(error))
-            raise _again("The gateway could not run the task; see its log.") from None
+            raise try_again("The gateway could not run the task; see its log.") from None
 
     @activity.defn(name=CANCEL_TASK)
     async def _cancel_task(self, task_id: str) -> str:
@@ -245,18 +253,18 @@ class TemporalEngine:
             await rows.cancel(task_id)
             row = await rows.get(task_id)
         except StorageError:
-            raise _again("The database of the gateway did not answer.") from None
+            raise try_again("The database of the gateway did not answer.") from None
         return OVER if row is None else row.status
 
     async def _attempt(self, task_id: str) -> Attempt:
         executor = self._executor
         if executor.is_draining or executor.is_stopping:
-            raise _again("The gateway is stopping.")
+            raise try_again("The gateway is stopping.")
         running = executor.running.get(task_id)
         kept = running.row.owner if running is not None and not running.is_lost else ""
         claim: ClaimedTask | None = None
         async with anyio.create_task_group() as group:
-            group.start_soon(self._beat)  # a busy database may need longer than the heartbeat timeout
+            group.start_soon(send_heartbeats)  # a busy database may need longer than the heartbeat timeout
             claim = await self._claim(task_id, kept)
             group.cancel_scope.cancel()
         if claim is None:
@@ -269,7 +277,7 @@ class TemporalEngine:
             return Attempt(state=QUEUED, seconds=0)
         if row.owner == claim.before and row.owner != kept:
             # On a busy machine heartbeats are late although the task runs. To take it over would put its step in doubt.
-            raise _again("Another gateway still runs the task.")
+            raise try_again("Another gateway still runs the task.")
         if row.owner == kept and running is not None:
             task = running  # Temporal gave up an attempt of this process, such as after an outage of its own, but the task still runs
         elif claim.before:
@@ -286,11 +294,6 @@ class TemporalEngine:
         expired_at = shared_now() - executor.settings.ask_timeout_seconds
         rows = await self._records.tasks()
         return await rows.claim(task_id, owner=owner, kept=kept, lease_seconds=executor.lease.seconds, expired_at=expired_at)
-
-    async def _beat(self) -> None:
-        while True:
-            activity.heartbeat()
-            await anyio.sleep(HEARTBEAT_SECONDS)
 
     async def _follow(self, task: Task) -> Attempt:
         """Send heartbeats until a task no longer runs in this process. If it only waits for a person, release it."""
@@ -316,7 +319,7 @@ class TemporalEngine:
         if task.is_parked:
             return waiting
         if not task.is_over:
-            raise _again("Another gateway continues the task.")
+            raise try_again("Another gateway continues the task.")
         return Attempt(state=task.status, seconds=0)
 
     async def _cancel_running(self, task: Task) -> None:
@@ -329,8 +332,3 @@ class TemporalEngine:
         timeout = self._executor.settings.ask_timeout_seconds
         ends = [item.get("at", shared_now()) + timeout for item in asked.values() if is_open(item)]
         return Attempt(state=WAITING, seconds=max(min(ends, default=shared_now()) - shared_now(), 0.0))
-
-
-def _again(text: str) -> ApplicationError:
-    """Return an error that lets Temporal repeat an activity. Its text is stored at Temporal, so it must not contain data of the task."""
-    return ApplicationError(text, category=ApplicationErrorCategory.BENIGN)

@@ -28,14 +28,14 @@ from temporalio.client import (
     ScheduleUpdate,
     ScheduleUpdateInput,
 )
-from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from gateway.config.schedule_settings import ScheduledCall
 from gateway.errors import NotFound, first_cause
 from gateway.tasks.scheduled_start import LATEST_START_SECONDS, ScheduleRefused, StartScheduled, UnknownSchedule
 from gateway.tasks.temporal_names import SCHEDULE_WORKFLOW, START_SCHEDULED, is_schedule_of, schedule_id
-from gateway.tasks.temporal_workers import CALL_TIMEOUT, HEARTBEAT_SECONDS, WORKFLOW_TASK_TIMEOUT
+from gateway.tasks.temporal_workers import CALL_TIMEOUT, WORKFLOW_TASK_TIMEOUT, send_heartbeats, try_again
 
 logger = logging.getLogger(__name__)
 
@@ -138,22 +138,22 @@ class TemporalSchedules:
         except UnknownSchedule:
             if info.attempt == 1:
                 logger.warning("scheduled call waits for a gateway whose configuration has it schedule=%s", schedule)
-            raise _again("The configuration of this gateway does not have the schedule.") from None
+            raise try_again("The configuration of this gateway does not have the schedule.") from None
         except NotFound as error:
             if time.time() - info.scheduled_time.timestamp() < TOOL_WAIT_SECONDS:
-                raise _again("The tool is not available yet.") from None
+                raise try_again("The tool is not available yet.") from None
             reason = f"{error}. Correct tasks.schedules.{schedule}.tool, or check that the server of the tool runs"
             logger.error("scheduled call refused schedule=%s reason=%s", schedule, reason)
             raise ApplicationError("The tool of the schedule does not exist; see the log of the gateway.", non_retryable=True) from None
         except Exception as error:  # its text may have data of the call, which Temporal must not store
             logger.warning("scheduled call not started, it is tried again schedule=%s error=%s", schedule, first_cause(error))
-            raise _again("The gateway could not start the call; see its log.") from None
+            raise try_again("The gateway could not start the call; see its log.") from None
 
     async def _beating(self, schedule: str, run: str) -> str:
         """Start the call of a schedule, and send heartbeats meanwhile. Raises the errors of `StartScheduled`."""
         started, problem = "", None
         async with anyio.create_task_group() as group:
-            group.start_soon(_beat)
+            group.start_soon(send_heartbeats)
             try:
                 started = await self._start(schedule, run)
             except Exception as error:
@@ -163,14 +163,3 @@ class TemporalSchedules:
             raise problem
         logger.info("scheduled call started schedule=%s task=%s", schedule, started[:6])
         return started
-
-
-async def _beat() -> None:
-    while True:
-        activity.heartbeat()
-        await anyio.sleep(HEARTBEAT_SECONDS)
-
-
-def _again(text: str) -> ApplicationError:
-    """Return an error that lets Temporal repeat the activity. Its text is stored at Temporal, so it must not contain data of the call."""
-    return ApplicationError(text, category=ApplicationErrorCategory.BENIGN)

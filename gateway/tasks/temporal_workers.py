@@ -1,4 +1,7 @@
-"""The Temporal workers of a gateway, one for each task queue that it polls (`TemporalWorkers`). `temporal_engine` runs them."""
+"""The Temporal workers of a gateway, one for each task queue that it polls (`TemporalWorkers`), and what their activities share.
+
+`temporal_engine` runs them.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,10 @@ from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
+from temporalio import activity
 from temporalio.client import Client
 from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkerDeploymentConfig
 
 from gateway.config.temporal_settings import TemporalSettings
@@ -133,3 +138,15 @@ class TemporalWorkers:
         version = WorkerDeploymentVersion(versioning.deployment, versioning.build_id)
         # A task continues in a newer build, because its steps are recorded in the database and not in the workflow.
         return WorkerDeploymentConfig(version, use_worker_versioning=True, default_versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
+
+
+async def send_heartbeats() -> None:
+    """Send heartbeats of the current activity until cancelled. Without them, Temporal gives the activity to another gateway."""
+    while True:
+        activity.heartbeat()
+        await anyio.sleep(HEARTBEAT_SECONDS)
+
+
+def try_again(text: str) -> ApplicationError:
+    """Return an error that lets Temporal repeat an activity. Its text is stored at Temporal, so it must not contain data of a call."""
+    return ApplicationError(text, category=ApplicationErrorCategory.BENIGN)
