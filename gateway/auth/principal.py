@@ -1,8 +1,9 @@
-"""`Principal`: an authenticated caller of the gateway: the local user, or the holder of an API key. Each request has one."""
+"""`Principal`: an authenticated caller of the gateway: the local user, the holder of an API key, or a user with an access token."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from gateway.policy.scopes import is_admin
 
@@ -12,18 +13,39 @@ class Principal:
     """An authenticated caller of the gateway. Two principals are the same caller if and only if their `id` is equal."""
 
     id: str
-    """Stable and unique identifier, such as `local` or `key:ab12cd`. It is not a secret."""
+    """Stable and unique identifier, such as `local`, `key:ab12cd` or `user:` and a digest of issuer, subject and client. It is not a secret."""
     name: str = ""
     """Name of the caller for people. It is never used for decisions."""
     scopes: tuple[str, ...] | None = field(default=None, compare=False)
-    """Scopes of the caller's API key, which limit its calls (`policy.scopes`); `None` allows every tool, resource and prompt."""
+    """Scopes of the caller's API key or access token, which limit its calls (`policy.scopes`); `None`: every tool, resource and prompt."""
+    kind: Literal["local", "key", "user"] = field(default="key", compare=False)
+    """How the caller was authenticated: as the local user, by an API key, or by an access token of an OAuth authorization server."""
+    issuer: str = field(default="", compare=False)
+    """Issuer of the access token (an https URL); empty without an access token, as the following fields are."""
+    subject: str = field(default="", compare=False)
+    """The user at the issuer (`sub`)."""
+    client: str = field(default="", compare=False)
+    """The OAuth client that the access token was issued to (`client_id`)."""
+    groups: tuple[str, ...] = field(default=(), compare=False)
+    """Groups of the user, as the access token names them, sorted."""
+    tenant: str = field(default="", compare=False)
+    """Tenant of the user, as the access token names it."""
+    owner: str = field(default="", compare=False)
+    """Identifier of the person, whatever client they use: `user:` and a digest of issuer and subject. Else it equals `id`.
+
+    Credentials and budgets belong to the owner; sessions, tasks and other handles belong to the `id`.
+    """
+
+    def __post_init__(self) -> None:
+        if not self.owner:
+            object.__setattr__(self, "owner", self.id)
 
     def unscoped(self) -> Principal:
         """Return the same caller with `scopes=None`, for calls that a tool makes: scopes limit only the calls of the caller itself."""
         return self if self.scopes is None else replace(self, scopes=None)
 
 
-LOCAL = Principal("local", "local user")
+LOCAL = Principal("local", "local user", kind="local")
 """The local user: the principal of calls over stdio, of commands, and of HTTP requests while the gateway has no API keys."""
 
 
