@@ -85,4 +85,6 @@ class IssuerMetadata:
                 return document
             if document is not None:
                 found = f"it names the issuer {str(document.get('issuer'))[:200]!r}"
+            elif response.status_code >= 500:
+                found = f"it was answered with status {response.status_code}"
         raise IssuerUnavailable(f"The metadata of {self._issuer} cannot be used: {found}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -16,6 +17,11 @@ Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256
 """Signature algorithms of access tokens. Algorithms with a shared secret (`HS256`) and `none` cannot be configured."""
 
 
+def _is_quotable(text: str) -> bool:
+    """Return whether a text is printable ASCII without spaces, quotation marks and backslashes, so that a challenge can contain it."""
+    return bool(text) and all("!" <= mark <= "~" and mark not in '"\\' for mark in text)
+
+
 def _checked_url(url: str, what: str) -> str:
     """Return `url`, or raise `ValueError` if it is not an https URL, or an http URL of this machine, without credentials and fragment."""
     try:
@@ -23,10 +29,19 @@ def _checked_url(url: str, what: str) -> str:
         _ = parts.port
     except ValueError:
         raise ValueError(f"{what} {url[:200]!r} is not a URL") from None
+    if not _is_quotable(url):
+        raise ValueError(f"{what} {url[:200]!r} has characters that a URL must encode")
     is_safe = parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK_HOSTS)
     if not is_safe or not parts.hostname or parts.username is not None or parts.password is not None or parts.fragment:
         raise ValueError(f"{what} {url[:200]!r} must be https:// without user and fragment; http:// is allowed for this machine only")
     return url
+
+
+def _check_scopes(scopes: Iterable[str]) -> None:
+    """Raise `ValueError` if a text is not an OAuth scope (RFC 6749, 3.3)."""
+    for scope in scopes:
+        if not _is_quotable(scope):
+            raise ValueError(f"{scope[:100]!r} is not an OAuth scope: write printable ASCII without spaces, quotes and backslashes")
 
 
 class ClaimNames(Model):
@@ -103,9 +118,7 @@ class TokenIssuer(Model):
     @field_validator("scopes")
     @classmethod
     def _scopes_are_tokens(cls, scopes: dict[str, list[str]] | None) -> dict[str, list[str]] | None:
-        for scope in scopes or {}:
-            if not scope or any(not "!" <= mark <= "~" or mark in '"\\' for mark in scope):
-                raise ValueError(f"{scope[:100]!r} is not an OAuth scope: write printable ASCII without spaces, quotes and backslashes")
+        _check_scopes(scopes or ())
         return scopes
 
 
@@ -127,6 +140,12 @@ class InboundAuthSettings(Model):
     @classmethod
     def _resource_is_url(cls, url: str | None) -> str | None:
         return url if url is None else _checked_url(url, "the resource")
+
+    @field_validator("challenge_scopes")
+    @classmethod
+    def _challenge_has_scopes(cls, scopes: list[str] | None) -> list[str] | None:
+        _check_scopes(scopes or ())
+        return scopes
 
     @model_validator(mode="after")
     def _issuers_differ(self) -> InboundAuthSettings:

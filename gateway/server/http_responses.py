@@ -70,7 +70,8 @@ def _response(body: bytes, status: int, headers: Mapping[str, str]) -> ASGIApp:
 def insufficient_scope(wanted: str, verdict: Reject) -> tuple[JsonObject, dict[str, str]]:
     """Return the JSON content and the headers of a 403 response to a caller whose API key lacks the scope `wanted` (RFC 6750, 3.1).
 
-    `verdict` is the rejection; its reason becomes the message in the content.
+    `wanted` is empty for a user with an access token, whose scopes have other names. `verdict` is the rejection; its reason becomes the
+    message in the content.
     """
-    challenge = f'Bearer realm="moongate", error="insufficient_scope", scope="{wanted}"'
+    challenge = 'Bearer realm="moongate", error="insufficient_scope"' + (f', scope="{wanted}"' if wanted else "")
     return {"error": "insufficient_scope", "message": verdict.reason}, {"WWW-Authenticate": challenge}

@@ -56,7 +56,7 @@ def check_bind(host: str, keys: ListedKeys, auth: InboundAuthSettings | None = N
     `auth` are the settings of access tokens; `None`: the gateway accepts none.
 
     Raises:
-        ConfigError: `host` is not a loopback address, and there is neither an API key nor an issuer, or the settings of an issuer are wrong.
+        ConfigError: `host` is not a loopback address, and there is neither an API key nor an issuer, or an issuer's settings are wrong.
         StorageError: The API keys cannot be read.
     """
     if auth is not None and auth.issuers:
@@ -261,6 +261,8 @@ class KeyGate:
             return self._unknown(authorization)
         if principal.scopes is not None and not self._is_judged(head.path):
             verdict = judge_scope(principal.scopes, "resources", OWN_SOURCE, STATUS_URI)
+            if isinstance(verdict, Reject) and self._resource is not None and principal.kind == "user":
+                return self._resource.forbidden(principal.issuer, ("resources", OWN_SOURCE, STATUS_URI), verdict)
             if isinstance(verdict, Reject):
                 content, challenge = insufficient_scope(f"resources:{OWN_SOURCE}/{STATUS_URI}", verdict)
                 return json_response(content, 403, challenge)

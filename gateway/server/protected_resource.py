@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from gateway.auth.api_keys import KEY_PREFIX
-from gateway.auth.oauth_scopes import offered_scopes
+from gateway.auth.oauth_scopes import offered_scopes, scopes_for
 from gateway.json_types import JsonObject
+from gateway.policy.decision import Reject
+from gateway.policy.scopes import ScopeKind
 from gateway.server.http_responses import json_response
 
 if TYPE_CHECKING:
@@ -89,6 +91,12 @@ class ProtectedResource:
             return json_response({"error": "unauthorized", "message": text}, 401, self.challenge())
         headers = self.challenge(error="invalid_token", description=problem)
         return json_response({"error": "invalid_token", "message": problem}, 401, headers)
+
+    def forbidden(self, issuer: str, item: tuple[ScopeKind, str, str], verdict: Reject) -> ASGIApp:
+        """Return an ASGI application that sends a 403 response to a user of `issuer`, who lacks a scope for `item` (kind, source, name)."""
+        wanted = scopes_for(self._settings, issuer, *item)
+        headers = self.challenge(error="insufficient_scope", scopes=[] if wanted is None else [wanted])
+        return json_response({"error": "insufficient_scope", "message": verdict.reason}, 403, headers)
 
     def unavailable(self) -> ASGIApp:
         """Return an ASGI application that sends a 503 response, because the token cannot be checked now."""

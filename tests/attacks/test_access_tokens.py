@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -104,7 +103,7 @@ def forged(issuer: Issuer) -> dict[str, Callable[[], str]]:
         return issuer.claims(RESOURCE, scope="write", **more)
 
     def swapped() -> str:
-        head, body, mac = issuer.token(RESOURCE).split(".")
+        head, _, mac = issuer.token(RESOURCE).split(".")
         return f"{head}.{b64(json.dumps(claims(sub='root')).encode())}.{mac}"
 
     return {
