@@ -21,7 +21,7 @@ from gateway import __version__
 from gateway.app.kept_results import build_result_store
 from gateway.app.local_builder import LocalBuilder
 from gateway.auth.api_keys import ApiKeys, KeyStore
-from gateway.auth.callers import Callers
+from gateway.auth.known_callers import Callers
 from gateway.catalog import Catalog
 from gateway.catalog.configured_sources import ConfigurationChanges, ConfiguredSources
 from gateway.catalog.disclosure import Disclosure
@@ -93,7 +93,6 @@ class Gateway:
         self._acceptance = acceptance or Acceptance()
         self.events = events
         self.catalog: Catalog
-        self.keys: ApiKeys
         self._callers: Callers
         self.feed: ChangeFeed
         """Tells this gateway when another gateway on the same database has changed shared data."""
@@ -165,10 +164,9 @@ class Gateway:
         records = Records(state, audit_days=kept.audit_days, url=kept.url, gateway=configuration_of(own_id))
         self._stack.push_async_callback(records.aclose)
         self.feed = ChangeFeed(records.database)
-        self.keys = await _open_keys(records, self.feed, _key_file(loaded), kept.url)
+        self._callers = Callers(await _open_keys(records, self.feed, _key_file(loaded), kept.url), _access_tokens(config.server.auth))
         # Until the gateway exits, audit events are stored in the gateway's database.
         self._stack.callback(audit(self.events, records))
-        self._callers = Callers(self.keys, _access_tokens(config.server.auth))
         standing_days = config.server.standing_approval_days
         approvers = Approvers(lambda: self.loaded.config, self._callers)
         approvals = Approvals(records, self.events, standing_days=standing_days, default_by=approvers.default, chosen_by=approvers.chosen)
@@ -267,6 +265,11 @@ class Gateway:
         from gateway.server.scheduled_calls import ScheduledCalls
 
         return await ScheduledCalls(self.loaded.config.tasks.schedules, self.keys, self.catalog, self._server.tasks).start(schedule, run)
+
+    @property
+    def keys(self) -> ApiKeys:
+        """The API keys of the gateway. They can be read only after the gateway was entered (`async with`)."""
+        return self._callers.keys
 
     @property
     def loaded(self) -> LoadedConfig:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.auth.callers import Callers
+from gateway.auth.known_callers import Callers
 from gateway.auth.principal import Principal, is_operator
 from gateway.config.models import GatewayConfig
 from gateway.config.policies import ApprovalBy

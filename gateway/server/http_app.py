@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from gateway.auth.callers import Callers
+from gateway.auth.known_callers import Callers
 from gateway.config.models import HttpSettings
 from gateway.server.dispatch import HttpDispatch, ServerParts
 from gateway.server.key_gate import KeyGate, check_bind

@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from gateway.auth.api_keys import ListedKeys
-from gateway.auth.callers import Callers
+from gateway.auth.known_callers import Callers
 from gateway.auth.oauth_scopes import check_scopes
 from gateway.auth.principal import LOCAL, Principal
 from gateway.auth.token_errors import IssuerUnavailable, TokenRefused

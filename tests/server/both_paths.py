@@ -15,7 +15,7 @@ import anyio
 from starlette.types import ASGIApp, Receive
 
 from gateway.auth.api_keys import KeyStore
-from gateway.auth.callers import Callers
+from gateway.auth.known_callers import Callers
 from gateway.catalog import Catalog, CatalogEntry
 from gateway.config.models import HttpSettings
 from gateway.config.policies import SourcePolicy

@@ -21,7 +21,7 @@ import pytest
 from gateway.auth import signing_keys
 from gateway.auth.access_tokens import AccessTokens
 from gateway.auth.api_keys import KeyStore
-from gateway.auth.callers import Callers
+from gateway.auth.known_callers import Callers
 from gateway.auth.principal import Principal
 from gateway.auth.principal_facts import facts_of
 from gateway.config.auth_settings import InboundAuthSettings

@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from gateway.auth.api_keys import KeyStore
-from gateway.auth.callers import Callers
+from gateway.auth.known_callers import Callers
 from gateway.auth.principal import LOCAL
 from gateway.catalog import CatalogEntry
 from gateway.config.models import HttpSettings, LimitSettings
