@@ -223,9 +223,12 @@ class AccessTokens:
         A principal that was made of an id alone gets the facts of the newest token; if none is known, it has no rights.
         """
         newest = self._newest.get(principal.id)
+        if newest is not None and newest.key.usable_until == 0:  # withdrawn; another token of the user may have another key
+            newest = next((one for one in self._known.values() if one.principal.id == principal.id and one.is_usable(time.time())), None)
+            if newest is None:
+                return None
+            self._newest[principal.id] = newest
         last = principal if newest is None else newest.principal
-        if newest is not None and newest.key.usable_until == 0:
-            return None
         issuer = self._issuers.get(last.issuer)
         if issuer is None or last.expires_at is None:
             return None

@@ -1,8 +1,9 @@
 """Checks signed access tokens (JWT): the header, the signature by a key of the issuer, and the claims.
 
 Decided: PyJWT. Because: the MCP SDK already depends on it, so no package is added; it takes one key and one algorithm, chosen here, and
-reads no key from a token. Measured 2026-11-29: 50 µs for ES256 and 40 µs for RS256 on this code path. Instead of: joserfc, which offers
-the same with encrypted tokens, which the gateway does not accept. Revisit when: the SDK drops PyJWT, or encrypted tokens are wanted.
+reads no key from a token. Measured 2026-11-29 with claims and principal: 120 µs of CPU for RS256, 190 µs for ES256, once per token. Instead
+of: joserfc, which offers the same with encrypted tokens, which the gateway does not accept. Revisit when: the SDK drops PyJWT, or encrypted
+tokens are wanted.
 """
 
 from __future__ import annotations

@@ -92,6 +92,10 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Generator[Deployment
         yield Deployment(gateways, issuer, opaque, upstream, key)
 
 
+def no_signature(_: bytes) -> bytes:
+    return b""
+
+
 def forged(issuer: Issuer) -> dict[str, Callable[[], str]]:
     """Name of a wrong token → function that makes it."""
     key = issuer.keys[0]
@@ -122,8 +126,8 @@ def forged(issuer: Issuer) -> dict[str, Callable[[], str]]:
         "issuer with another spelling": lambda: issuer.token(RESOURCE, iss=f"{issuer.url}/"),
         "no issuer": lambda: issuer.token(RESOURCE, iss=None),
         "nobody": lambda: issuer.token(RESOURCE, sub=None, client_id=None),
-        "unsigned": lambda: token_of({"alg": "none", "typ": "at+jwt"}, claims(), lambda _: b""),
-        "unsigned with a key id": lambda: token_of({**good, "alg": "None"}, claims(), lambda _: b""),
+        "unsigned": lambda: token_of({"alg": "none", "typ": "at+jwt"}, claims(), no_signature),
+        "unsigned with a key id": lambda: token_of({**good, "alg": "None"}, claims(), no_signature),
         "shared secret is the public key": lambda: token_of({**good, "alg": "HS256"}, claims(), hmac_sign(key.pem())),
         "shared secret is the published key": lambda: token_of(
             {**good, "alg": "HS256"}, claims(), hmac_sign(json.dumps(key.jwk()).encode())

@@ -69,7 +69,8 @@ async def test_without_mapping_a_token_has_all_rights(issuer: Issuer) -> None:
 
 async def test_scopes_are_read_in_all_usual_forms(issuer: Issuer) -> None:
     tokens = tokens_of(issuer, scopes={"a": ["docs"], "b": ["mail"]})
-    for more in ({"scope": "a b"}, {"scp": "a b"}, {"scp": ["a", "b"]}, {"scope": ["a", "b"]}):
+    forms: list[dict[str, Any]] = [{"scope": "a b"}, {"scp": "a b"}, {"scp": ["a", "b"]}, {"scope": ["a", "b"]}]
+    for more in forms:
         assert (await verified(tokens, issuer.token(RESOURCE, **more))).scopes == ("docs", "mail"), more
 
 
@@ -142,6 +143,17 @@ async def test_withdrawn_key_ends_tokens_that_were_accepted(issuer: Issuer) -> N
     assert tokens.remembered(token) is None and tokens.current(caller) is None
     with pytest.raises(TokenRefused):
         await tokens.verify(token)
+
+
+async def test_withdrawn_key_leaves_the_rights_of_another_token(issuer: Issuer) -> None:
+    old, new = issuer.keys[0], Key.made()
+    issuer.keys = [old, new]
+    tokens = tokens_of(issuer)
+    kept = await verified(tokens, issuer.token(RESOURCE, key=new))
+    await tokens.verify(issuer.token(RESOURCE, key=old))
+    issuer.keys = [new]
+    await tokens.issuers[0].keys.refresh()
+    assert tokens.current(kept) is not None and tokens.current(Principal(kept.id)) == kept
 
 
 async def test_keys_count_for_a_stated_time_while_the_issuer_is_down(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,8 +49,8 @@ class Place:
     def control(self, **settings: Any) -> None:
         httpx2.post(f"{self.provider}/control", json=settings).raise_for_status()
 
-    def token(self, grant: str, client: tuple[str, str] = ROBOT, **form: str) -> dict[str, Any]:
-        answer = httpx2.post(f"{self.provider}/token", data={"grant_type": grant, **form}, auth=client)
+    def token(self, grant: str, **form: str) -> dict[str, Any]:
+        answer = httpx2.post(f"{self.provider}/token", data={"grant_type": grant, **form}, auth=ROBOT)
         assert answer.status_code == 200, answer.text
         return answer.json()
 

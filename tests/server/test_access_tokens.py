@@ -26,8 +26,9 @@ from gateway.auth.principal import Principal
 from gateway.auth.principal_facts import facts_of
 from gateway.config.auth_settings import InboundAuthSettings
 from gateway.config.load import load_config
-from gateway.config.models import HttpSettings
+from gateway.config.models import GatewayConfig, HttpSettings
 from gateway.errors import ConfigError
+from gateway.gate.approvers import Approvers
 from gateway.server.forwarded_principal import forwarded_text, signed_principal
 from gateway.server.head import Head
 from gateway.server.key_gate import KeyGate, check_bind
@@ -221,7 +222,7 @@ def test_unreachable_issuer_answers_503_until_it_is_back(tmp_path: Path, monkeyp
             token = issuer.token(inside.url, scope="read")
 
             def ask() -> httpx2.Response:
-                body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}}
+                body: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}}
                 return httpx2.post(inside.url, headers={**ACCEPT, "authorization": f"Bearer {token}"}, json=body, timeout=20)
 
             answer = ask()
@@ -307,8 +308,19 @@ def test_issuer_allows_an_address_that_others_reach(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         check_bind("0.0.0.0", keys, InboundAuthSettings())
     with pytest.raises(ConfigError, match="scopes"):
-        wrong = {"issuers": [{"issuer": "https://a.example", "scopes": {"x": []}}]}
+        wrong: dict[str, Any] = {"issuers": [{"issuer": "https://a.example", "scopes": {"x": []}}]}
         check_bind("127.0.0.1", keys, InboundAuthSettings.model_validate(wrong))
+
+
+async def test_issuer_makes_operators_the_approvers(issuer: Issuer, tmp_path: Path) -> None:
+    tokens = AccessTokens(InboundAuthSettings.model_validate({"issuers": [{"issuer": issuer.url, "scopes": SCOPES}]}))
+    tokens.serve_at("http://127.0.0.1/mcp")
+    keys = KeyStore(tmp_path / "keys.json")
+    assert Approvers(GatewayConfig, Callers(keys)).default() == "caller"
+    approvers = Approvers(GatewayConfig, Callers(keys, tokens))
+    boss = (await tokens.verify(issuer.token("http://127.0.0.1/mcp", scope="boss"))).principal
+    reader = (await tokens.verify(issuer.token("http://127.0.0.1/mcp", scope="read"))).principal
+    assert approvers.default() == "operator" and approvers.may_review(boss) and not approvers.may_review(reader)
 
 
 def test_secret_of_introspection_is_a_masked_reference(tmp_path: Path) -> None:
