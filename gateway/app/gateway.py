@@ -21,6 +21,7 @@ from gateway import __version__
 from gateway.app.kept_results import build_result_store
 from gateway.app.local_builder import LocalBuilder
 from gateway.auth.api_keys import ApiKeys, KeyStore
+from gateway.auth.known_callers import Callers
 from gateway.catalog import Catalog
 from gateway.catalog.configured_sources import ConfigurationChanges, ConfiguredSources
 from gateway.catalog.disclosure import Disclosure
@@ -74,6 +75,8 @@ from gateway.wire.heap import Heap
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
+    from gateway.auth.access_tokens import AccessTokens
+    from gateway.config.auth_settings import InboundAuthSettings
     from gateway.server.certificate import ServerCertificate
     from gateway.skills.index import SkillIndex
 
@@ -90,7 +93,7 @@ class Gateway:
         self._acceptance = acceptance or Acceptance()
         self.events = events
         self.catalog: Catalog
-        self.keys: ApiKeys
+        self._callers: Callers
         self.feed: ChangeFeed
         """Tells this gateway when another gateway on the same database has changed shared data."""
         self.inspection: Inspection
@@ -161,11 +164,11 @@ class Gateway:
         records = Records(state, audit_days=kept.audit_days, url=kept.url, gateway=configuration_of(own_id))
         self._stack.push_async_callback(records.aclose)
         self.feed = ChangeFeed(records.database)
-        self.keys = await _open_keys(records, self.feed, _key_file(loaded), kept.url)
+        self._callers = Callers(await _open_keys(records, self.feed, _key_file(loaded), kept.url), _access_tokens(config.server.auth))
         # Until the gateway exits, audit events are stored in the gateway's database.
         self._stack.callback(audit(self.events, records))
         standing_days = config.server.standing_approval_days
-        approvers = Approvers(lambda: self.loaded.config, self.keys)
+        approvers = Approvers(lambda: self.loaded.config, self._callers)
         approvals = Approvals(records, self.events, standing_days=standing_days, default_by=approvers.default, chosen_by=approvers.chosen)
         store = build_result_store(kept, state.path)
         await store.check()
@@ -234,8 +237,8 @@ class Gateway:
         servers.share(self.feed)
 
     def _judge_callers(self) -> None:
-        """Let the API keys decide which callers and schedules may still call tools, and log schedules whose key is not valid."""
-        self._server.judge_callers_by(self.keys.current)
+        """Let API keys and access tokens decide which callers may still call tools, and log schedules whose key is not valid."""
+        self._server.judge_callers_by(self._callers.current)
         schedules = self._written.config.tasks.schedules
         if self._dispatches and schedules:
             from gateway.server.scheduled_calls import log_key_problems
@@ -262,6 +265,11 @@ class Gateway:
         from gateway.server.scheduled_calls import ScheduledCalls
 
         return await ScheduledCalls(self.loaded.config.tasks.schedules, self.keys, self.catalog, self._server.tasks).start(schedule, run)
+
+    @property
+    def keys(self) -> ApiKeys:
+        """The API keys of the gateway. They can be read only after the gateway was entered (`async with`)."""
+        return self._callers.keys
 
     @property
     def loaded(self) -> LoadedConfig:
@@ -374,7 +382,7 @@ class Gateway:
 
         server = self.loaded.config.server
         await self.keys.take_over(_key_file(self.loaded))
-        check_bind(host, self.keys)
+        check_bind(host, self.keys, server.auth)
         certificate = await self._certificate()
         raise_open_files(server.http)
         self._server.usages.bound_by(caller_quotas(server.limits, connection_limit(server.http), server.http.max_request_bytes))
@@ -388,10 +396,13 @@ class Gateway:
             return [*pages, *([self._server.agui_route(self._sources.local, server.http.max_request_bytes)] if server.http.agui else [])]
 
         identity = await anyio.to_thread.run_sync(Identity.of, self.loaded)
+        if self._callers.tokens is not None:
+            self._callers.tokens.serve_at(endpoint.url)
+            self._tasks.start_soon(self._callers.tokens.run)
         app = build_http_app(
             self._server,
             server.http,
-            self.keys,
+            self._callers,
             host=host,
             port=endpoint.port,
             probes=Probes(
@@ -431,6 +442,15 @@ class Gateway:
 
 def _key_file(loaded: LoadedConfig) -> Path:
     return state_dir(loaded.config.storage.dir) / "keys.json"
+
+
+def _access_tokens(auth: InboundAuthSettings) -> AccessTokens | None:
+    """Return the object that checks access tokens; `None` if the gateway accepts none. Raises `ConfigError`."""
+    if not auth.issuers:
+        return None
+    from gateway.auth.access_tokens import AccessTokens
+
+    return AccessTokens(auth)
 
 
 async def _open_keys(records: Records, feed: ChangeFeed, file: Path, url: str | None) -> ApiKeys:

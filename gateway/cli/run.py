@@ -74,7 +74,7 @@ def run(stdio: bool, address: str | None, or_any_port: bool, as_json: bool, conf
             from gateway.server.origins import is_loopback
 
             if loaded.config.storage.url is None or not is_loopback(host):  # the gateway itself reads the keys in a database
-                check_bind(host, key_access(loaded))
+                check_bind(host, key_access(loaded), loaded.config.server.auth)
             if http.tls is not None:
                 from gateway.server.certificate import ServerCertificate
 

@@ -24,6 +24,7 @@ from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import INTERNAL_ERROR
 from gateway.server.bodies import BufferedReceive
 from gateway.server.event_ids import replica_of_event, request_of
+from gateway.server.forwarded_principal import forwarded_text
 from gateway.server.head import Head
 from gateway.server.http_responses import Refusal
 from gateway.server.replicas import Replicas
@@ -114,7 +115,7 @@ class ReplicaRoutes:
         replica = replica_of(head, message)
         if not replica and message is not None and message.get("method") == "notifications/cancelled" and "id" not in message:
             if head.session_id:
-                await _cancel_elsewhere(replicas, head, body, principal.id)
+                await _cancel_elsewhere(replicas, head, body, forwarded_text(principal))
             return False
         if not replica or replica == replicas.id:
             return False
@@ -139,7 +140,7 @@ class ReplicaRoutes:
         await receive.read(max(head.length, 0))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_end_with_client, receive, tasks.cancel_scope)
-            is_answered = await self._replicas.forward(replica, head, body, principal.id, number, send)
+            is_answered = await self._replicas.forward(replica, head, body, forwarded_text(principal), number, send)
             tasks.cancel_scope.cancel()
         return is_answered
 
