@@ -18,6 +18,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from gateway import __version__
+from gateway.access.access import Access, compile_access
 from gateway.app.kept_results import build_result_store
 from gateway.app.local_builder import LocalBuilder
 from gateway.auth.api_keys import ApiKeys, KeyStore
@@ -184,10 +185,12 @@ class Gateway:
         services = InputRequestServices(self.events, records, approvals, models.resolver)
         shared = SharedDatabase(records.database) if kept.url is not None else None
         servers = Servers(hosts, state, services, children, own_id=own_id, client=client, shared=shared)
-        status = GatewayStatus(lambda: self.inspection.sources(), lambda: self.inspection.problems()) if config.server.status_tool else None
+        status = GatewayStatus(lambda viewer: self.inspection.seen(viewer)) if config.server.status_tool else None
         task_tools, disclosure = TaskTools(), Disclosure()
         own = GatewaySource(store, status, records, disclosure.tools, task_tools.tools, standing_days=standing_days)
         sources = self._sources = ConfiguredSources(loaded, self._acceptance, local, servers, own, mask)
+        sources.access.renew(await anyio.to_thread.run_sync(compile_access, config.access, loaded.base_dir))
+        self.keys.bind = sources.access.bind
         sources.take(loaded, *await sources.plan(loaded))
         sources.offer_own()
         budget = NAME_BUDGET - len(config.server.client_prefix)
@@ -267,6 +270,11 @@ class Gateway:
     def loaded(self) -> LoadedConfig:
         """The configuration in use. It can be read only after the gateway was entered (`async with`)."""
         return self._sources.loaded
+
+    @property
+    def access(self) -> Access:
+        """Gives callers their rights by the section `access` of the configuration in use."""
+        return self._sources.access
 
     def follow(self, read: Callable[[], LoadedConfig], watch: FileWatch | None) -> None:
         """From now on, reload the configuration at each SIGHUP and when its file changes, until the gateway exits. Returns at once.
@@ -384,7 +392,7 @@ class Gateway:
             from gateway.console.routes import build_routes
 
             state = self.inspection
-            pages = build_routes(server.name, endpoint.url, state.sources, state.problems, state.facts, viewer_of)
+            pages = build_routes(server.name, endpoint.url, state.seen, state.facts, viewer_of)
             return [*pages, *([self._server.agui_route(self._sources.local, server.http.max_request_bytes)] if server.http.agui else [])]
 
         identity = await anyio.to_thread.run_sync(Identity.of, self.loaded)

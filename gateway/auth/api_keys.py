@@ -17,7 +17,7 @@ import os
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, cast
@@ -126,6 +126,8 @@ class ApiKeys(ABC):
     def __init__(self) -> None:
         self._stored: Mapping[str, StoredKey] = {}
         self._infos: tuple[KeyInfo, ...] = ()
+        self.bind: Callable[[Principal], Principal] = lambda principal: principal
+        """Function that gives a principal its rights by the configuration (`access.Access.bind`). Set by `app`."""
         self._clock_offset = 0.0
         """Seconds by which the clock that decides about expiry is ahead of this machine's clock."""
 
@@ -179,19 +181,20 @@ class ApiKeys(ABC):
         return stored is not None and stored.info is key and not key.is_expired(time.time() + self._clock_offset)
 
     def current(self, principal: Principal) -> Principal | None:
-        """Return `principal` with the current scopes of its key, or `None` if the key is revoked or expired.
+        """Return `principal` with the current scopes of its key and its rights, or `None` if the key is revoked or expired.
 
-        A principal without a key, such as the local user, is returned unchanged.
+        A principal without a key keeps its scopes; the local user is returned unchanged.
 
         Raises:
             StorageError: The keys cannot be read.
         """
         kind, _, key_id = principal.id.partition(":")
         if kind != "key":
-            return principal
+            return self.bind(principal)
         self._reload()
         stored = self._stored.get(key_id)
-        return None if stored is None or stored.info.is_expired(time.time() + self._clock_offset) else stored.info.principal
+        gone = stored is None or stored.info.is_expired(time.time() + self._clock_offset)
+        return None if stored is None or gone else self.bind(stored.info.principal)
 
     def are_required(self) -> bool:
         """Return whether HTTP clients must have an API key: there is a key, even an expired one, or the keys cannot be read.

@@ -16,6 +16,7 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
+from gateway.access.access import Access, compile_access
 from gateway.catalog import Catalog
 from gateway.catalog.gateway_source import SOURCE_ID, UNLIMITED_BYTES, GatewaySource
 from gateway.catalog.local_sources import LocalSource, LocalSources
@@ -64,6 +65,8 @@ class ConfiguredSources:
     """Masks the secrets of the configuration and of agents in all output."""
     reloader: Reloader | None = None
     """Reads the configuration file again after changes; `None` if the gateway does not follow its file."""
+    access: Access = field(default_factory=Access)
+    """Gives callers their rights by the section `access` of the configuration."""
     lock: LockFile = field(init=False)
     """The lock file of the configuration, which contains the accepted tool definitions (pins).
 
@@ -164,12 +167,16 @@ class ConfigurationChanges:
             for path in fixed_changes(running.config, written.config):
                 logger.warning("setting changed, restart the gateway to apply it path=%s", path)
             loaded = await anyio.to_thread.run_sync(sources.acceptance.admit, with_fixed(running, written), running)
+            rules = await anyio.to_thread.run_sync(compile_access, loaded.config.access, loaded.base_dir)
             pins, servers, local = await sources.plan(loaded, self.shared.remote)
             sources.acceptance.emit_events(self.events)
             sources.take(loaded, pins, servers, local)
+            sources.access.renew(rules)
             await sources.servers.start(servers.joining)
             sources.offer_own()
             await self.catalog.arrange(sources.entries())
+            if rules is not None or running.config.access is not None:
+                self.catalog.announce_rights()
             sources.servers.release(servers.leaving)
             sources.local.release(local.leaving)
             self.shared.wake()

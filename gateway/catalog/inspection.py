@@ -18,7 +18,7 @@ from gateway.catalog.configured_sources import ConfiguredSources
 from gateway.catalog.instructions import build_instructions
 from gateway.catalog.needs import UnmetNeed, models_used, unmet_needs, unreachable_agents
 from gateway.catalog.rule_findings import own_findings, remarks_of, server_findings, server_remarks
-from gateway.catalog.source_statuses import local_status, server_status, switched_off_status, unused_status
+from gateway.catalog.source_statuses import local_status, seen_status, server_status, switched_off_status, unused_status
 from gateway.json_types import JsonObject
 from gateway.policy.lint import Finding
 from gateway.policy.shadowing import Named, shadowing_remarks
@@ -61,6 +61,19 @@ class Inspection:
         mask = self._sources.mask.mask
         return [dataclasses.replace(status, error=mask(status.error)) if status.error else status for status in statuses]
 
+    def seen(self, viewer: Principal) -> tuple[list[SourceStatus], list[str]]:
+        """Return the status of each source, and the problems of the gateway, as far as a principal may see them.
+
+        Roles and Cedar policies hide sources, tools, and the problems of the gateway, which name sources. Scopes do not.
+        """
+        statuses = [status.seen_by(viewer) for status in self.sources()]
+        rights = viewer.rights
+        if rights is None or not rights.hides_items:
+            return statuses, self.problems()
+        count = self._catalog.count
+        shown = [seen_status(status, rights, count(status.name, viewer)) for status in statuses if not rights.hides(status.name)]
+        return shown, self.problems() if rights.is_operator else []
+
     def problems(self) -> list[str]:
         """Return a text for each problem that keeps the gateway from using its configuration or lock file as written, secrets masked."""
         sources, loaded = self._sources, self._sources.loaded
@@ -75,7 +88,8 @@ class Inspection:
         """Return the MCP instructions for a caller, which describe only the sources that the caller may use."""
         notes = {u.id: text for u in self._servers.sources if (text := u.instructions)}
         count = len(self._local.skills.index.for_models) if self._local.skills is not None else 0
-        return build_instructions(self._sources.loaded.config.server.instructions, self.sources(), notes, count, caller.scopes)
+        settings = self._sources.loaded.config.server
+        return build_instructions(settings.instructions, self.seen(caller)[0], notes, count, caller.rights)
 
     def local_problems(self) -> list[tuple[str, SourceProblem]]:
         """Return the problems of files that define functions, agents and workflows and did not load, each with the id of its source."""

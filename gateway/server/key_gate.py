@@ -17,7 +17,8 @@ from gateway.config.models import HttpSettings
 from gateway.errors import ConfigError, StorageError
 from gateway.json_types import JsonObject
 from gateway.policy.decision import Reject
-from gateway.policy.scopes import OWN_SOURCE, is_admin, judge_scope
+from gateway.policy.rights import is_admin, is_hidden
+from gateway.policy.scopes import OWN_SOURCE
 from gateway.protocol import PARSE_ERROR
 from gateway.server.bodies import has_foreign_charset, too_large
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY
@@ -116,7 +117,7 @@ class KeyGate:
         self._app = app
         self._path = settings.path
         self._judged = settings.path, AGUI_PATH
-        """URL paths whose handlers check the scopes of API keys themselves. A path that ends in a slash includes all paths below it."""
+        """URL paths whose handlers check the rights of callers themselves. A path that ends in a slash includes all paths below it."""
         self._fast_path = fast_path
         self._keys = keys
         self._replicas = replicas
@@ -219,8 +220,11 @@ class KeyGate:
         if principal is None:
             content, challenge = _unauthorized(has_credentials=bool(authorization))
             return json_response(content, 401, challenge)
-        if principal.scopes is not None and not self._is_judged(head.path):
-            verdict = judge_scope(principal.scopes, "resources", OWN_SOURCE, STATUS_URI)
+        principal = self._keys.bind(principal)
+        if principal.rights is not None and not self._is_judged(head.path):
+            verdict = principal.rights.decide("resources", OWN_SOURCE, STATUS_URI).verdict
+            if is_hidden(verdict):
+                return text_response("Not Found", 404)
             if isinstance(verdict, Reject):
                 content, challenge = insufficient_scope(f"resources:{OWN_SOURCE}/{STATUS_URI}", verdict)
                 return json_response(content, 403, challenge)
@@ -272,7 +276,10 @@ class KeyGate:
             principal = self._principal(head.fields.get(b"authorization", b""), head)
         except StorageError:
             return None
-        if principal is None or (principal.scopes is not None and not self._is_judged(head.path)):
+        if principal is None:
+            return None
+        principal = self._keys.bind(principal)
+        if principal.rights is not None and not self._is_judged(head.path):
             return None
         if head.length <= SMALL_BYTES:
             return fast_path.take(head, body, principal)

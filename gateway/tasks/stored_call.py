@@ -6,8 +6,8 @@ import hashlib
 from dataclasses import asdict
 from typing import Any, cast
 
-from gateway.auth.principal import Principal
-from gateway.json_types import JsonObject, JsonValue
+from gateway.auth.principal import LOCAL, Principal
+from gateway.json_types import JsonObject, JsonValue, items_of
 from gateway.policy.metadata import IDEMPOTENCY_KEY, request_meta
 from gateway.protocol import INTERNAL_ERROR
 from gateway.storage.record_types import TaskRow
@@ -16,6 +16,9 @@ from gateway.tasks.caller import fit_message
 from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext
 from gateway.tools.ports import ClientProfile
+
+_USER_FIELDS = ("issuer", "subject", "client", "tenant", "owner")
+"""Fields of the principal of a user that are stored with a task, besides its groups, so that roles apply when the task continues."""
 
 
 def to_stored(arguments: JsonObject, ctx: CallContext, *, resumes: bool, queue: str = "") -> JsonObject:
@@ -35,6 +38,8 @@ def to_stored(arguments: JsonObject, ctx: CallContext, *, resumes: bool, queue: 
     }
     if principal.scopes is not None:
         call["scopes"] = list(principal.scopes)
+    if principal.kind == "user":
+        call["user"] = {field: getattr(principal, field) for field in _USER_FIELDS} | {"groups": list(principal.groups)}
     if ctx.facts.request_state is not None or ctx.facts.input_responses is not None:
         call |= {"state": ctx.facts.request_state, "responses": dict(ctx.facts.input_responses or {})}
     if not resumes:
@@ -58,13 +63,23 @@ def from_stored(row: TaskRow) -> CallContext:
     scopes = cast("list[str] | None", call.get("scopes"))
     return CallContext(
         CallFacts(
-            principal=Principal(row.principal, str(call.get("name") or ""), None if scopes is None else tuple(scopes)),
+            principal=_principal(row, None if scopes is None else tuple(scopes)),
             client=ClientProfile(**cast("dict[str, JsonValue]", call["client"])),
             meta=request_meta(call["meta"]),
             request_state=call.get("state"),
             input_responses=call.get("responses"),
         )
     )
+
+
+def _principal(row: TaskRow, scopes: tuple[str, ...] | None) -> Principal:
+    """Return the principal of a stored call. Its user, groups and tenant are those of the access token with which the task was created."""
+    name, user = str(row.call.get("name") or ""), cast("JsonObject | None", row.call.get("user"))
+    if user is None:
+        return Principal(row.principal, name, scopes, kind="local" if row.principal == LOCAL.id else "key")
+    fields = {field: str(user.get(field) or "") for field in _USER_FIELDS}
+    groups = tuple(str(group) for group in items_of(user.get("groups")))
+    return Principal(row.principal, name, scopes, kind="user", groups=groups, **fields)
 
 
 def request_key(ctx: CallContext) -> str:
