@@ -7,20 +7,19 @@ sessions, calls and tasks continue.
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Hashable
 from pathlib import Path
 
 from gateway.access.cedar_files import read_policies
 from gateway.access.cedar_policies import CedarPolicies
+from gateway.access.cedar_schema import validate
 from gateway.access.decisions import AccessRules, Generations, Profile
 from gateway.access.roles import read_roles
 from gateway.auth.principal import Principal
 from gateway.config.access_settings import AccessSettings
+from gateway.errors import ConfigError
 from gateway.policy.rights import Decision, RightsKind
 from gateway.policy.scopes import ScopeRights
-
-logger = logging.getLogger(__name__)
 
 MAX_CALLERS = 20_000
 """Maximum number of callers whose principal with rights is kept, in each of the two generations of the cache."""
@@ -35,6 +34,8 @@ def compile_access(settings: AccessSettings | None, base_dir: Path) -> AccessRul
     if settings is None:
         return None
     policies = read_policies(settings.cedar, base_dir) if settings.cedar else ()
+    for fault in validate(policies, {}) if policies else ():
+        raise ConfigError(f"{fault.policy}: {fault.text}.", path="access.cedar")
     return AccessRules(read_roles(settings), settings.default, CedarPolicies(policies) if settings.cedar else None)
 
 

@@ -24,19 +24,19 @@ Tools = Mapping[str, Mapping[str, JsonValue]]
 
 
 def lint_access(
-    settings: AccessSettings, policies: Sequence[CedarPolicy], sources: Iterable[str], tools: Tools, keys: Iterable[str]
+    settings: AccessSettings, policies: Sequence[CedarPolicy], sources: Iterable[str], tools: Tools, keys: Iterable[str] | None
 ) -> list[Finding]:
     """Return the findings about the section `access`.
 
-    `sources` are the ids of all sources, `tools` the tools of those that answered, and `keys` the names and ids of all API keys. Paths of
-    findings start at the root of the configuration.
+    `sources` are the ids of all sources, `tools` the tools of those that answered, and `keys` the names and ids of all API keys, or
+    `None` if they are not known. Paths of findings start at the root of the configuration.
     """
     known = frozenset((*sources, "gateway"))
     roles = read_roles(settings)
     found = [*_lint_section(settings, roles, policies), *_lint_cedar(policies, known, tools)]
     for role in roles:
-        found += _lint_role(role, settings, roles, known, tools)
-        found += _lint_members(role, settings, frozenset(keys))
+        found += _lint_role(role, roles, known, tools)
+        found += _lint_members(role, settings, None if keys is None else frozenset(keys))
     return found
 
 
@@ -49,17 +49,17 @@ def _lint_section(settings: AccessSettings, roles: Sequence[Role], policies: Seq
         yield Finding(f"access.roles.{default.name}.allow", "open", text)
 
 
-def _lint_members(role: Role, settings: AccessSettings, keys: frozenset[str]) -> Iterator[Finding]:
+def _lint_members(role: Role, settings: AccessSettings, keys: frozenset[str] | None) -> Iterator[Finding]:
     place = f"access.roles.{role.name}"
     if not role.members and role.name != settings.default:
         yield Finding(f"{place}.members", "dead", "No caller has this role: it has no members and is not the default.")
     for number, member in enumerate(role.members):
-        if member.key is not None and member.key not in keys:
+        if keys is not None and member.key is not None and member.key not in keys:
             text = f"No API key has the name or id {member.key!r}. {did_you_mean(member.key, keys)}"
             yield Finding(f"{place}.members[{number}].key", "dead", text.rstrip())
 
 
-def _lint_role(role: Role, settings: AccessSettings, roles: Sequence[Role], known: frozenset[str], tools: Tools) -> Iterator[Finding]:
+def _lint_role(role: Role, roles: Sequence[Role], known: frozenset[str], tools: Tools) -> Iterator[Finding]:
     place = f"access.roles.{role.name}"
     for number, pattern in enumerate(role.allow):
         yield from _lint_pattern(pattern, f"{place}.allow[{number}]", "dead", known, tools)

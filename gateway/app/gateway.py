@@ -6,6 +6,7 @@ closes them in reverse order.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -77,6 +78,8 @@ if TYPE_CHECKING:
 
     from gateway.server.certificate import ServerCertificate
     from gateway.skills.index import SkillIndex
+
+logger = logging.getLogger(__name__)
 
 
 class Gateway:
@@ -225,6 +228,7 @@ class Gateway:
         tasks.start_soon(servers.follow_acceptance)
         tasks.start_soon(local.files.follow, lambda: self.loaded, changes.apply_files)
         tasks.start_soon(log_own_faults, loaded, local.sources)
+        tasks.start_soon(self._log_access)
         tasks.start_soon(self._readiness.watch, servers.sources, changes.note_ready)
         await self._stack.enter_async_context(self._server)
 
@@ -244,6 +248,15 @@ class Gateway:
             from gateway.server.scheduled_calls import log_key_problems
 
             log_key_problems(schedules, self.keys)
+
+    async def _log_access(self) -> None:
+        """Log the mistakes in the section `access`, when the servers have listed their tools."""
+        if self.loaded.config.access is None:
+            return
+        await self._readiness.settled()
+        for finding in await self.inspection.access_findings():
+            if finding.kind != "note":
+                logger.warning("access rule to look at path=%s reason=%s", finding.path, finding.text)
 
     def _task_queues(self) -> set[str]:
         """Return the task queues at Temporal of the sources that this gateway has now."""

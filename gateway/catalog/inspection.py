@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from gateway.auth.api_keys import KeyInfo
 from gateway.auth.principal import Principal
 from gateway.catalog import Catalog
 from gateway.catalog.configured_sources import ConfiguredSources
@@ -19,7 +20,7 @@ from gateway.catalog.instructions import build_instructions
 from gateway.catalog.needs import UnmetNeed, models_used, unmet_needs, unreachable_agents
 from gateway.catalog.rule_findings import own_findings, remarks_of, server_findings, server_remarks
 from gateway.catalog.source_statuses import local_status, seen_status, server_status, switched_off_status, unused_status
-from gateway.json_types import JsonObject
+from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.lint import Finding
 from gateway.policy.shadowing import Named, shadowing_remarks
 from gateway.tools.base import SourceStatus
@@ -149,7 +150,8 @@ class Inspection:
         patterns = [f"{upstream.id}/*" for upstream in self._servers.sources]
         tools = await self._catalog.tools(patterns) if patterns else ()
         named = [Named(t.source, t.definition.name, t.exposed_name, t.definition.description or "") for t in tools]
-        return [*found, *shadowing_remarks(named)]
+        by_access = [f"{finding.path}: {finding.text}" for finding in await self.access_findings() if finding.kind != "note"]
+        return [*found, *by_access, *shadowing_remarks(named)]
 
     async def findings(self) -> dict[str, tuple[Finding, ...]]:
         """Return the findings of `moongate policy lint` (mistakes and notes), by the key of the policy under `policies`.
@@ -157,6 +159,31 @@ class Inspection:
         These are findings on policies of connected servers and of the gateway's own sources, and on policies whose key names no source.
         """
         return await own_findings(self._sources.loaded, self._local.sources) | server_findings(self._sources.loaded, self.definitions())
+
+    async def access_findings(self, keys: Sequence[KeyInfo] | None = None) -> list[Finding]:
+        """Return the findings about the section `access`: mistakes in roles and Cedar policies. `keys` are all API keys, if known.
+
+        Patterns for tools of servers that are not connected are compared with the names of sources only.
+        """
+        settings, access = self._sources.loaded.config.access, self._sources.access
+        if settings is None:
+            return []
+        from gateway.access.lint import lint_access
+
+        policies = access.rules.cedar.policies if access.rules is not None and access.rules.cedar is not None else ()
+        names = None if keys is None else [name for key in keys for name in (key.id, key.name)]
+        ids = [status.name for status in self.sources()]
+        return lint_access(settings, policies, ids, await self._known_tools(), names)
+
+    async def _known_tools(self) -> dict[str, dict[str, JsonValue]]:
+        """Return the input schemas of the tools of connected servers and local sources, by source and native name."""
+        known: dict[str, dict[str, JsonValue]] = {}
+        for source, listed in self.definitions().items():
+            known[source] = {str(wire["name"]): wire.get("inputSchema") for wire in listed}
+        local = [*self._local.table, "gateway"]
+        for tool in await self._catalog.tools([f"{source}/*" for source in local]):
+            known.setdefault(tool.source, {})[tool.definition.name] = tool.definition.input_schema
+        return {**{source: {} for source in self._local.table}, **known}
 
     async def unmet_needs(self) -> list[UnmetNeed]:
         """Return the tools, agents and skills that files of agents and workflows name although no source serves them."""

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import anyio
 import click
 
 from gateway.cli.arguments import build_arguments
@@ -236,6 +235,8 @@ def test_decisions(file: Path, config_path: str | None, as_json: bool) -> None:
 
 
 async def _evaluate(table: Expectations, loaded: LoadedConfig) -> list[RowResult]:
+    import anyio
+
     from gateway.access.access import Access, compile_access
     from gateway.cli.access_rows import caller_of, evaluate_row, needs_sources
     from gateway.cli.hub import open_own
@@ -285,12 +286,15 @@ async def _lint(loaded: LoadedConfig) -> JsonObject:
             if status.name in loaded.config.mcp_servers and status.name not in found and status.state != "disabled"
         ]
         known = {status.name for status in own.gateway.inspection.sources()}
+        by_access = await own.gateway.inspection.access_findings(own.gateway.keys.list())
     order = list(_ABOUT)
     findings = [
         {"source": source, "path": f"policies.{source}.{finding.path}".rstrip("."), "kind": finding.kind, "text": finding.text}
         for source, of_source in found.items()
         for finding in sorted(of_source, key=lambda finding: order.index(finding.kind))
     ]
+    by_access.sort(key=lambda finding: order.index(finding.kind))
+    findings += [{"source": "", "path": finding.path, "kind": finding.kind, "text": finding.text} for finding in by_access]
     return {"findings": findings, "checked": sorted(found.keys() & known), "unchecked": unchecked}
 
 
