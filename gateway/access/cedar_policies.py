@@ -13,7 +13,7 @@ import json
 import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 from gateway.access.cedar_files import CedarPolicy, load_cedarpy
 from gateway.auth.principal import Principal
@@ -73,7 +73,7 @@ class CedarPolicies:
     def __init__(self, policies: Sequence[CedarPolicy]) -> None:
         """Store the policies, and parse them as one set, so that an error shows now. Raises `ConfigError` without cedarpy."""
         self.policies = tuple(policies)
-        self._cedarpy = cast("cedarpy", load_cedarpy())  # pyright: ignore[reportGeneralTypeIssues, reportUnknownVariableType]
+        self._cedarpy: Any = load_cedarpy()
         self._sets: dict[tuple[str, ...], cedarpy.PolicySet] = {}
 
     def principal(self, principal: Principal) -> CedarPrincipal:
@@ -291,11 +291,11 @@ def to_cedar(value: JsonValue, depth: int = 0) -> JsonValue:
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > _LARGEST_LONG:
         raise Unconvertible("is a number that is too large")
     if isinstance(value, list):
-        return [to_cedar(item, depth + 1) for item in value if item is not None]
-    if isinstance(value, dict):
-        if not _ESCAPES.isdisjoint(value):
+        return [to_cedar(item, depth + 1) for item in items_of(value) if item is not None]
+    if (members := as_object(value)) is not None:
+        if not _ESCAPES.isdisjoint(members):
             raise Unconvertible("has a member with a reserved name")
-        return {name: to_cedar(member, depth + 1) for name, member in value.items() if member is not None}
+        return {name: to_cedar(member, depth + 1) for name, member in members.items() if member is not None}
     return value
 
 

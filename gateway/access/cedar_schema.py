@@ -1,7 +1,7 @@
 """Generates the Cedar schema of a gateway from the input schemas of its tools, and validates policies against it.
 
-Each tool `SOURCE/NAME` is an action with the types of its arguments as `context.arguments`. A policy that names only tools of sources whose
-tools are not known yet is not validated.
+Each tool `SOURCE/NAME` is an action in the action `call`, with the types of its arguments as `context.arguments`. A policy that names only
+tools of sources whose tools are not known yet is not validated.
 """
 
 from __future__ import annotations
@@ -43,11 +43,10 @@ class CedarFault:
 def build_schema(tools: Tools) -> JsonObject:
     """Return the Cedar schema, in Cedar's JSON form, for tools."""
     actions: JsonObject = {
-        "call": {"appliesTo": None},
+        "call": {"appliesTo": _applies_to("Tool", {"arguments": {**_shape({}), "required": True}})},
         "read": {"appliesTo": _applies_to("Resource", {})},
         "get": {"appliesTo": _applies_to("Prompt", {})},
     }
-    del actions["call"]["appliesTo"]
     for source, listed in tools.items():
         for name, schema in listed.items():
             arguments = _record(as_object(schema) or {}, as_object(schema) or {}, 0)

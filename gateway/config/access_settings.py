@@ -42,7 +42,7 @@ class AccessMember(Model):
 class AccessRole(Model):
     """What the callers with this role may use. A caller may have several roles and may use what one of them allows and none denies."""
 
-    members: list[AccessMember] = Field(default_factory=list)
+    members: list[AccessMember] = Field(default_factory=list[AccessMember])
     """The callers that have the role: those that match one of these entries."""
     allow: list[str] = Field(default_factory=list)
     """Patterns of what the callers may use: `SOURCE`, `SOURCE/NAME` or `KIND:SOURCE/NAME` with globs, as in scopes of API keys. `KIND` is

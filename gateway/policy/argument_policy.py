@@ -14,7 +14,7 @@ from gateway.json_types import JsonObject, JsonValue, as_object
 from gateway.policy.confinement import ConfinedRule, confine, find_fault
 from gateway.policy.decision import PASS, Pass, Reject, Rewrite
 from gateway.policy.rule_words import has_keywords
-from gateway.policy.schema_check import MAX_REASON_LENGTH, SchemaCheck, measure, sentence
+from gateway.policy.schema_check import MAX_REASON_LENGTH, SchemaCheck, ValueSize, measure, sentence
 from gateway.policy.shaping import (
     FRAMEWORK_NAMES,
     ArgumentPlan,
@@ -223,7 +223,7 @@ def _compile_rule(name: str, rule: JsonObject, schema: JsonObject) -> tuple[Sche
     return SchemaCheck(confined.judged, is_rule=True), confined
 
 
-def _broken_rule(rules: Sequence[tuple[str, str, SchemaCheck]], arguments: JsonObject, size: int) -> tuple[str, str] | None:
+def _broken_rule(rules: Sequence[tuple[str, str, SchemaCheck]], arguments: JsonObject, size: ValueSize) -> tuple[str, str] | None:
     """Return the id of the first rule that rejects an argument, and the reason; `None` if none does."""
     for name, rule_id, check in rules:
         if name in arguments:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, cast
 
 from gateway.auth.principal import LOCAL, Principal
@@ -77,9 +77,9 @@ def _principal(row: TaskRow, scopes: tuple[str, ...] | None) -> Principal:
     name, user = str(row.call.get("name") or ""), cast("JsonObject | None", row.call.get("user"))
     if user is None:
         return Principal(row.principal, name, scopes, kind="local" if row.principal == LOCAL.id else "key")
-    fields = {field: str(user.get(field) or "") for field in _USER_FIELDS}
     groups = tuple(str(group) for group in items_of(user.get("groups")))
-    return Principal(row.principal, name, scopes, kind="user", groups=groups, **fields)
+    principal = Principal(row.principal, name, scopes, kind="user", groups=groups)
+    return replace(principal, **{field: str(user.get(field) or "") for field in _USER_FIELDS})
 
 
 def request_key(ctx: CallContext) -> str:

@@ -22,7 +22,8 @@ ISSUER = "https://idp.example"
 
 
 def user(*groups: str, **facts: Any) -> Principal:
-    return Principal(**{"id": "user:1", "kind": "user", "issuer": ISSUER, "subject": "ann", "groups": groups, **facts})
+    fields: dict[str, Any] = {"id": "user:1", "kind": "user", "issuer": ISSUER, "subject": "ann", "groups": groups, **facts}
+    return Principal(**fields)
 
 
 def access_of(roles: dict[str, Any], default: str | None = None) -> Access:
@@ -113,7 +114,8 @@ def test_patterns_for_resources_and_skills() -> None:
 
 
 def test_deny_covers_uris_that_lead_elsewhere() -> None:
-    access = access_of({"some": {"members": [{"group": "eng"}], "allow": ["up"], "deny": ["resources:up/file:///secret/*", "skills:up/pdf"]}})
+    deny = ["resources:up/file:///secret/*", "skills:up/pdf"]
+    access = access_of({"some": {"members": [{"group": "eng"}], "allow": ["up"], "deny": deny}})
     for uri in ("file:///secret/a", "file:///open/../secret/a", "file:///open/%2e%2e/secret/a", "skill://pdf/SKILL.md", "skill://PDF/SKILL.md"):
         assert is_hidden(decide(access, user("eng"), f"up/{uri}", "resources").verdict), uri
     assert decide(access, user("eng"), "up/file:///open/a", "resources").verdict is PASS

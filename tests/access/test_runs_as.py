@@ -40,7 +40,8 @@ def call(url: str, key: str, tool: str, arguments: dict[str, Any] | None = None)
 def test_workflow_that_runs_as_caller_intersects_both_rights(tmp_path: Path) -> None:
     for name, runs_as, tool in (("own", "file", "open"), ("theirs", "caller", "open"), ("both", "caller", "look")):
         (tmp_path / f"{name}.workflow.yaml").write_text(FLOW.format(name=name, runs_as=runs_as, tool=tool))
-    (tmp_path / "outer.workflow.yaml").write_text(FLOW.format(name="outer", runs_as="file", tool="open").replace("vault/open", "workflow/theirs"))
+    outer = FLOW.format(name="outer", runs_as="file", tool="open").replace("vault/open", "workflow/theirs")
+    (tmp_path / "outer.workflow.yaml").write_text(outer)
     key = KeyStore(tmp_path / "gateway-state" / "keys.json").add("ann", scopes=["workflow", "vault"]).token
     role = {"members": [{"key": "ann"}], "allow": ["workflow/*", "vault/look"]}
     with raw_inside(VAULT) as vault:
@@ -77,7 +78,7 @@ def test_agent_that_runs_as_caller_sees_what_the_caller_may_use(tmp_path: Path, 
     (tmp_path / "clerk.agent.md").write_text(f"---\n{header}\n---\nHelp.\n")
     key = KeyStore(tmp_path / "gateway-state" / "keys.json").add("ann").token
     role = {"members": [{"key": "ann"}], "allow": ["agent/clerk", "vault/look"]}
-    turns = [{"tool_calls": [{"name": "vault__open", "arguments": {}}]}, {"text": "{last_tool}", "repeat": True}]
+    turns: list[dict[str, Any]] = [{"tool_calls": [{"name": "vault__open", "arguments": {}}]}, {"text": "{last_tool}", "repeat": True}]
     with raw_inside(VAULT) as vault, openai_server(*turns) as model:
         config: dict[str, Any] = {
             "mcpServers": {"vault": {"type": "http", "url": vault}},
@@ -89,4 +90,4 @@ def test_agent_that_runs_as_caller_sees_what_the_caller_may_use(tmp_path: Path, 
             answered = call(url, key, "agent__clerk", {"task": "open it"})
         requests = anyio.run(model.requests)
     assert {tool["name"] for tool in requests[0]["body"]["tools"]} == offered
-    assert ("open" in json.dumps(answered.get("content")) and "got" in json.dumps(answered)) == (runs_as == "file"), answered
+    assert answered["content"][0]["text"].startswith('{"name": "open"') == (runs_as == "file"), answered

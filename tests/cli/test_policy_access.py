@@ -45,17 +45,18 @@ def test_explain_names_role_and_rule_of_a_caller(folder: Path) -> None:
     done = moongate("policy", "explain", "up/read", "repo=api", *WHO, "--json", cwd=folder)
     assert done.code == 6 and done.data["rule"] == "access.roles.eng.arguments.up/read.repo"
     done = moongate("policy", "explain", "up/drop", "--as", "key:ci", cwd=folder)
-    assert done.code == 6 and "refused by access" in done.out and "`access.roles.eng.deny[0]` denies it" in done.out and "roles eng" in done.out
+    assert done.code == 6 and "refused by access" in done.out and "roles eng" in done.out
+    assert "`access.roles.eng.deny[0]` denies it" in done.out
     done = moongate("policy", "explain", "up/merge", *WHO, "--json", cwd=folder)
     assert done.data["approval"] and done.data["access"]["approval"] == "access.roles.eng.approval[0]"
     done = moongate("policy", "explain", "up/read", "repo=x", "--as", "bob", "--json", cwd=folder)
     assert (done.code, done.data["access"]["verdict"], done.data["access"]["roles"]) == (6, "hidden", [])
-    assert moongate("policy", "explain", "up/read", "--as", "key:none", cwd=folder).code == 3
+    assert moongate("policy", "explain", "up/read", "--as", "key:none", cwd=folder).code == 1
     assert moongate("policy", "explain", "up/drop", cwd=folder).code == 0
 
 
 def test_table_with_arguments_is_judged_by_all_rules(folder: Path) -> None:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"caller": "ci", "tool": "up__read", "arguments": {"repo": "web"}, "expect": "allow"},
         {"caller": "ci", "tool": "up/read", "arguments": {"repo": "api"}, "expect": "refuse"},
         {"caller": "ci", "tool": "up/read", "arguments": {}, "expect": "refuse"},
@@ -85,7 +86,7 @@ def test_table_with_arguments_is_judged_by_all_rules(folder: Path) -> None:
 def test_malformed_table_is_refused(folder: Path, table: str, problem: str) -> None:
     (folder / "bad.yaml").write_text(table)
     done = moongate("policy", "test", "bad.yaml", cwd=folder)
-    assert done.code not in (0, 1) and problem in done.err
+    assert done.code in (1, 2) and problem in done.err and not done.out
 
 
 def test_lint_finds_holes_and_misspelled_names(tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ from typing import Literal
 from tests.architecture.documents import DOCUMENTS
 from tests.architecture.sources import name_of
 
-Kind = Literal["walkthrough", "commands", "configuration", "arguments", "program", "file", "output", "navigation", "layers", "access", "none"]
+Kind = Literal[
+    "walkthrough", "commands", "configuration", "arguments", "program", "file", "output", "navigation", "layers", "access", "none"
+]  # fmt: skip
 
 WALKTHROUGHS = ("docs/first-gateway.md", "docs/team-servers.md", "docs/own-tools.md", "docs/three-gateways.md")
 """Pages that `test_walkthroughs` and `test_three_gateways` follow from top to bottom."""

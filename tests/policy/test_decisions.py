@@ -26,8 +26,8 @@ from gateway.policy.labels import (
 )
 from gateway.policy.pin_check import PinFinding, PinMode, judge_pins, pin_digest, pinned_form
 from gateway.policy.quoting import quote_text
-from gateway.policy.root_policy import Protected, judge_root, remark_root
 from gateway.policy.rights import is_admin
+from gateway.policy.root_policy import Protected, judge_root, remark_root
 from gateway.policy.scopes import covers_source, judge_scope, scope_problem
 from gateway.policy.shaping import FRAMEWORK_NAMES
 from gateway.policy.task_scheduling import choose_next
