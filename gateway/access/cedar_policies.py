@@ -13,13 +13,13 @@ import json
 import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gateway.access.cedar_files import CedarPolicy, load_cedarpy
 from gateway.auth.principal import Principal
 from gateway.json_types import JsonObject, JsonValue, as_object, items_of
+from gateway.policy.caller_rights import ACCESS_RULE, RightsKind
 from gateway.policy.decision import Reject
-from gateway.policy.rights import ACCESS_RULE, RightsKind
 from gateway.policy.scopes import OWN_SOURCE, STATUS_NAMES
 
 if TYPE_CHECKING:
@@ -71,9 +71,8 @@ class CedarPolicies:
     """The Cedar policies of one configuration, parsed once. Create an object for each principal with `principal`."""
 
     def __init__(self, policies: Sequence[CedarPolicy]) -> None:
-        """Store the policies, and parse them as one set, so that an error shows now. Raises `ConfigError` without cedarpy."""
+        """Store the policies. They were parsed when their files were read; the sets of them are parsed on first use."""
         self.policies = tuple(policies)
-        self._cedarpy: Any = load_cedarpy()
         self._sets: dict[tuple[str, ...], cedarpy.PolicySet] = {}
 
     def principal(self, principal: Principal) -> CedarPrincipal:
@@ -88,7 +87,7 @@ class CedarPolicies:
             if len(self._sets) >= MAX_SETS:
                 self._sets.clear()
             parsed = self._sets[key] = self._parsed(policies, permits=permits)
-        outcome = self._cedarpy.is_authorized(request, parsed, entities)
+        outcome = load_cedarpy().is_authorized(request, parsed, entities)
         return CedarResult(outcome.allowed, tuple(outcome.diagnostics.reasons), tuple(outcome.diagnostics.errors))
 
     def _parsed(self, policies: Sequence[CedarPolicy], *, permits: bool) -> cedarpy.PolicySet:
@@ -96,7 +95,7 @@ class CedarPolicies:
         if permits:
             everything = {"op": "All"}
             bodies[""] = {"effect": "permit", "principal": everything, "action": everything, "resource": everything, "conditions": []}
-        return self._cedarpy.PolicySet.from_json_str(json.dumps({"staticPolicies": bodies, "templates": {}, "templateLinks": []}))
+        return load_cedarpy().PolicySet.from_json_str(json.dumps({"staticPolicies": bodies, "templates": {}, "templateLinks": []}))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from gateway.access.roles import Role, RoleGrant, RoleVerdict, judge_roles, role
 from gateway.auth.principal import Principal
 from gateway.json_types import JsonObject
 from gateway.policy.argument_policy import ValueRules
+from gateway.policy.caller_rights import ACCESS_RULE, ALLOWED, Decision, RightsKind
 from gateway.policy.decision import PASS, Reject
-from gateway.policy.rights import ACCESS_RULE, ALLOWED, Decision, RightsKind
 from gateway.policy.scopes import ADMIN_SCOPE, OWN_SOURCE, covers_source, judge_scope
 
 MAX_DECISIONS = 50_000

@@ -9,13 +9,13 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gateway.access.access import Access, BoundRights
+from gateway.access.principal_rights import Access, BoundRights
 from gateway.auth.api_keys import KeyInfo
 from gateway.auth.principal import LOCAL, Principal
 from gateway.errors import NotFound
 from gateway.json_types import JsonObject, JsonValue
+from gateway.policy.caller_rights import Decision, RightsKind, is_hidden
 from gateway.policy.decision import Reject
-from gateway.policy.rights import Decision, RightsKind, is_hidden
 
 
 @dataclass(frozen=True, slots=True)

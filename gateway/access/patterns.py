@@ -11,8 +11,8 @@ from typing import cast
 
 from gateway.config.policies import SkillFilter
 from gateway.errors import ConfigError
+from gateway.policy.caller_rights import RightsKind
 from gateway.policy.path_rule import judge_uri
-from gateway.policy.rights import RightsKind
 from gateway.policy.scopes import ADMIN_SCOPE, scope_problem, split_scope
 from gateway.policy.skill_policy import judge_skill_uri
 

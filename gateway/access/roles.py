@@ -9,7 +9,7 @@ from gateway.access.patterns import ItemPattern, read_pattern, read_tool_pattern
 from gateway.auth.principal import Principal
 from gateway.config.access_settings import AccessMember, AccessRole, AccessSettings
 from gateway.json_types import JsonObject
-from gateway.policy.rights import RightsKind
+from gateway.policy.caller_rights import RightsKind
 from gateway.policy.scopes import OWN_SOURCE, STATUS_NAMES
 
 

@@ -19,7 +19,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from gateway import __version__
-from gateway.access.access import Access, compile_access
+from gateway.access.principal_rights import Access
 from gateway.app.kept_results import build_result_store
 from gateway.app.local_builder import LocalBuilder
 from gateway.auth.api_keys import ApiKeys, KeyStore
@@ -192,8 +192,6 @@ class Gateway:
         task_tools, disclosure = TaskTools(), Disclosure()
         own = GatewaySource(store, status, records, disclosure.tools, task_tools.tools, standing_days=standing_days)
         sources = self._sources = ConfiguredSources(loaded, self._acceptance, local, servers, own, mask)
-        sources.access.renew(await anyio.to_thread.run_sync(compile_access, config.access, loaded.base_dir))
-        self.keys.bind = sources.access.bind
         sources.take(loaded, *await sources.plan(loaded))
         sources.offer_own()
         budget = NAME_BUDGET - len(config.server.client_prefix)
@@ -227,8 +225,7 @@ class Gateway:
         await servers.start(list(servers.table.values()))
         tasks.start_soon(servers.follow_acceptance)
         tasks.start_soon(local.files.follow, lambda: self.loaded, changes.apply_files)
-        tasks.start_soon(log_own_faults, loaded, local.sources)
-        tasks.start_soon(self._log_access)
+        tasks.start_soon(self._log_faults, loaded, local)
         tasks.start_soon(self._readiness.watch, servers.sources, changes.note_ready)
         await self._stack.enter_async_context(self._server)
 
@@ -241,7 +238,8 @@ class Gateway:
         servers.share(self.feed)
 
     def _judge_callers(self) -> None:
-        """Let the API keys decide which callers and schedules may still call tools, and log schedules whose key is not valid."""
+        """Let API keys and `access` decide which callers and schedules may call tools, and log schedules whose key is not valid."""
+        self.access.judge_callers_of(self.keys)
         self._server.judge_callers_by(self.keys.current)
         schedules = self._written.config.tasks.schedules
         if self._dispatches and schedules:
@@ -249,8 +247,9 @@ class Gateway:
 
             log_key_problems(schedules, self.keys)
 
-    async def _log_access(self) -> None:
-        """Log the mistakes in the section `access`, when the servers have listed their tools."""
+    async def _log_faults(self, loaded: LoadedConfig, local: LocalSources) -> None:
+        """Log the mistakes in policies of local sources and, when the servers have listed their tools, in the section `access`."""
+        await log_own_faults(loaded, local.sources)
         if self.loaded.config.access is None:
             return
         await self._readiness.settled()

@@ -126,8 +126,8 @@ class ApiKeys(ABC):
     def __init__(self) -> None:
         self._stored: Mapping[str, StoredKey] = {}
         self._infos: tuple[KeyInfo, ...] = ()
-        self.bind: Callable[[Principal], Principal] = lambda principal: principal
-        """Function that gives a principal its rights by the configuration (`access.Access.bind`). Set by `app`."""
+        self.bind: Callable[[Principal], Principal] | None = None
+        """Gives a principal its rights by the configuration; `None` if only scopes limit callers. The package `access` sets it."""
         self._clock_offset = 0.0
         """Seconds by which the clock that decides about expiry is ahead of this machine's clock."""
 
@@ -190,11 +190,13 @@ class ApiKeys(ABC):
         """
         kind, _, key_id = principal.id.partition(":")
         if kind != "key":
-            return self.bind(principal)
+            return principal if self.bind is None else self.bind(principal)
         self._reload()
         stored = self._stored.get(key_id)
         gone = stored is None or stored.info.is_expired(time.time() + self._clock_offset)
-        return None if stored is None or gone else self.bind(stored.info.principal)
+        if stored is None or gone:
+            return None
+        return stored.info.principal if self.bind is None else self.bind(stored.info.principal)
 
     def are_required(self) -> bool:
         """Return whether HTTP clients must have an API key: there is a key, even an expired one, or the keys cannot be read.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from gateway.policy.rights import Rights, is_admin
+from gateway.policy.caller_rights import Rights, is_admin
 from gateway.policy.scopes import ScopeRights
 
 
@@ -39,7 +39,7 @@ class Principal:
     rights: Rights | None = field(default=None, compare=False, repr=False)
     """What the caller may use, by its scopes and the section `access` of the configuration; `None`: everything.
 
-    `access.Access.bind` sets it. Without that, the scopes alone are the rights.
+    `access.principal_rights.Access.bind` sets it. Without that, the scopes alone are the rights.
     """
 
     def __post_init__(self) -> None:

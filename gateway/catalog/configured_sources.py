@@ -16,7 +16,8 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
-from gateway.access.access import Access, compile_access
+from gateway.access.decisions import AccessRules
+from gateway.access.principal_rights import Access, compile_access
 from gateway.catalog import Catalog
 from gateway.catalog.gateway_source import SOURCE_ID, UNLIMITED_BYTES, GatewaySource
 from gateway.catalog.local_sources import LocalSource, LocalSources
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
     from gateway.catalog.remote_skills import RemoteSkills
 
 logger = logging.getLogger(__name__)
+
+Plan = tuple[Pins, Changes[Server], Changes[LocalSource], AccessRules | None]
+"""What `ConfiguredSources.plan` prepares: accepted tool definitions, changes of servers and local sources, and the rules of `access`."""
 
 
 @dataclass(eq=False)
@@ -75,20 +79,24 @@ class ConfiguredSources:
     def __post_init__(self) -> None:
         self.lock = LockFile(self._pin_again)
 
-    async def plan(self, loaded: LoadedConfig, remote: RemoteSkills | None = None) -> tuple[Pins, Changes[Server], Changes[LocalSource]]:
+    async def plan(self, loaded: LoadedConfig, remote: RemoteSkills | None = None) -> Plan:
         """Build the sources that are new or changed in the configuration `loaded`, and start the local sources among them.
 
-        `remote` has the skills of remote servers. Returns the accepted tool definitions and the changes, which `take` applies.
+        `remote` has the skills of remote servers. Returns what `take` applies.
 
         Raises:
-            ConfigError: The lock file of the configuration cannot be read.
+            ConfigError: The lock file of the configuration, or a Cedar file, cannot be read, or the section `access` has an error.
         """
+        rules = await anyio.to_thread.run_sync(compile_access, loaded.config.access, loaded.base_dir)
         pins = await self.lock.read(loaded)
-        return pins, await self.servers.plan(loaded, pins), await self.local.prepare(loaded, remote)
+        return pins, await self.servers.plan(loaded, pins), await self.local.prepare(loaded, remote), rules
 
-    def take(self, loaded: LoadedConfig, pins: Pins, servers: Changes[Server], local: Changes[LocalSource]) -> None:
-        """Make the configuration `loaded` and its sources, which `plan` returned, current."""
+    def take(
+        self, loaded: LoadedConfig, pins: Pins, servers: Changes[Server], local: Changes[LocalSource], rules: AccessRules | None
+    ) -> None:
+        """Make the configuration `loaded`, with the sources and rules that `plan` returned, current."""
         self.loaded = loaded
+        self.access.renew(rules)
         self.local.take(local)
         self.register_secrets()
         self.servers.take(servers)
@@ -167,11 +175,9 @@ class ConfigurationChanges:
             for path in fixed_changes(running.config, written.config):
                 logger.warning("setting changed, restart the gateway to apply it path=%s", path)
             loaded = await anyio.to_thread.run_sync(sources.acceptance.admit, with_fixed(running, written), running)
-            rules = await anyio.to_thread.run_sync(compile_access, loaded.config.access, loaded.base_dir)
-            pins, servers, local = await sources.plan(loaded, self.shared.remote)
+            pins, servers, local, rules = await sources.plan(loaded, self.shared.remote)
             sources.acceptance.emit_events(self.events)
-            sources.take(loaded, pins, servers, local)
-            sources.access.renew(rules)
+            sources.take(loaded, pins, servers, local, rules)
             await sources.servers.start(servers.joining)
             sources.offer_own()
             await self.catalog.arrange(sources.entries())

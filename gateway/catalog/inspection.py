@@ -168,7 +168,7 @@ class Inspection:
         settings, access = self._sources.loaded.config.access, self._sources.access
         if settings is None:
             return []
-        from gateway.access.lint import lint_access
+        from gateway.access.role_findings import lint_access
 
         policies = access.rules.cedar.policies if access.rules is not None and access.rules.cedar is not None else ()
         names = None if keys is None else [name for key in keys for name in (key.id, key.name)]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from gateway.policy.caller_rights import Rights
 from gateway.policy.quoting import MARK, quote_text
-from gateway.policy.rights import Rights
 from gateway.tools.base import SourceStatus
 
 MAX_NOTE_CHARS = 1_500

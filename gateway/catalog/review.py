@@ -10,8 +10,8 @@ from gateway.auth.principal import Principal, is_operator
 from gateway.errors import InputUnavailable
 from gateway.json_types import JsonObject
 from gateway.policy.approval_policy import Approver, approval_form, judge_approver, may_stand, read_decision
+from gateway.policy.caller_rights import admits
 from gateway.policy.own_sources import is_own_source
-from gateway.policy.rights import admits
 from gateway.storage.record_types import PendingQuestion, QuestionState
 from gateway.storage.records import Records
 from gateway.tools.base import Complete, ToolDefinition, ToolOutcome

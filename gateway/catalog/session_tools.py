@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from gateway.errors import NotFound
 from gateway.json_types import JsonObject
-from gateway.policy.rights import is_hidden
+from gateway.policy.caller_rights import is_hidden
 from gateway.storage.record_types import StoredSession
 from gateway.storage.records import Records
 from gateway.tools.base import Complete, Finished, Tool, ToolDefinition, ToolOutcome

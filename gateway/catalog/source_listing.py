@@ -24,10 +24,10 @@ from gateway.gate.reads import ReadGate
 from gateway.gate.tool_rules import ToolRules
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject
+from gateway.policy.caller_rights import admits
 from gateway.policy.decision import Reject
 from gateway.policy.hidden_text import judge_hidden_text, strip_text, strip_value
 from gateway.policy.pin_check import PINS_RULE
-from gateway.policy.rights import admits
 from gateway.policy.scopes import ScopeKind
 from gateway.policy.shaping import public_names
 from gateway.policy.skill_policy import judge_skill_uri

@@ -7,7 +7,7 @@ from typing import Literal
 
 from gateway.config.models import ServerEntry, Transport
 from gateway.config.read_entries import DisabledServer
-from gateway.policy.rights import Rights, admits
+from gateway.policy.caller_rights import Rights, admits
 from gateway.tools.base import SourceStatus, ToolSource
 
 

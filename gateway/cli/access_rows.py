@@ -10,13 +10,13 @@ from gateway.cli.failures import CommandFailed
 from gateway.json_types import JsonObject
 
 if TYPE_CHECKING:
-    from gateway.access.access import Access
     from gateway.access.expectations import Expectation, ExpectedCaller
+    from gateway.access.principal_rights import Access
     from gateway.auth.api_keys import KeyInfo
     from gateway.auth.principal import Principal
     from gateway.cli.hub import OwnHub
     from gateway.gate.tools import GuardedTool
-    from gateway.policy.rights import RightsKind
+    from gateway.policy.caller_rights import RightsKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,8 @@ async def evaluate_row(number: int, row: Expectation, access: Access, principal:
         CommandFailed: The row names a tool that does not exist.
     """
     from gateway.access.explanation import explain_access
+    from gateway.policy.caller_rights import is_hidden
     from gateway.policy.decision import Reject
-    from gateway.policy.rights import is_hidden
 
     found = await _tool_of(number, row, own) if own is not None and row.tool is not None else None
     if found is None:

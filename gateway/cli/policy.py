@@ -237,7 +237,7 @@ def test_decisions(file: Path, config_path: str | None, as_json: bool) -> None:
 async def _evaluate(table: Expectations, loaded: LoadedConfig) -> list[RowResult]:
     import anyio
 
-    from gateway.access.access import Access, compile_access
+    from gateway.access.principal_rights import Access, compile_access
     from gateway.cli.access_rows import caller_of, evaluate_row, needs_sources
     from gateway.cli.hub import open_own
 

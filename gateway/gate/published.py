@@ -12,9 +12,9 @@ from typing import cast
 
 from gateway.config.policies import ToolOverride
 from gateway.json_types import JsonObject
+from gateway.policy.caller_rights import Rights
 from gateway.policy.decision import Pass, Reject
 from gateway.policy.hidden_text import judge_hidden_text, strip_schema, strip_text, strip_value
-from gateway.policy.rights import Rights
 from gateway.policy.shaping import shown_texts
 from gateway.tools.base import DescribingTool, Tool, ToolDefinition
 

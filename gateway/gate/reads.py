@@ -14,10 +14,10 @@ from gateway.errors import GatewayError, NotFound, PolicyDenied, UpstreamTimeout
 from gateway.gate.pipeline import GatedCall, SourceGate, pass_gate
 from gateway.gate.results import ResultOrigin, ResultRules, judge_large, judge_small
 from gateway.json_types import JsonObject
+from gateway.policy.caller_rights import is_hidden
 from gateway.policy.decision import Reject
 from gateway.policy.hidden_text import HiddenText
 from gateway.policy.result_limits import judge_input_request
-from gateway.policy.rights import is_hidden
 from gateway.policy.scopes import RULE as SCOPES
 from gateway.policy.scopes import ScopeKind
 from gateway.tools.base import Finished, InputRequired, Received

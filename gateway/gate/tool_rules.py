@@ -16,10 +16,10 @@ from gateway.gate.results import ResultRules
 from gateway.json_types import JsonObject
 from gateway.policy.approval_policy import judge_approval
 from gateway.policy.argument_policy import ArgumentPolicy
+from gateway.policy.caller_rights import Decision
 from gateway.policy.decision import Reject, Rewrite, Verdict
 from gateway.policy.own_sources import may_change_something
 from gateway.policy.retry_safety import is_idempotent
-from gateway.policy.rights import Decision
 from gateway.policy.shaping import FRAMEWORK_NAMES, NO_NAMES
 from gateway.tools.base import ToolDefinition
 

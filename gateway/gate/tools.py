@@ -37,10 +37,10 @@ from gateway.gate.results import HelperResult, Judged, ResultOrigin, judge_large
 from gateway.gate.tool_rules import ToolRules
 from gateway.json_types import JsonObject
 from gateway.policy.approval_policy import RULE as APPROVAL_RULE
+from gateway.policy.caller_rights import ALLOWED, Decision, Rights, is_hidden
 from gateway.policy.decision import Reject, Rewrite, Verdict
 from gateway.policy.hidden_text import may_hide, strip_value
 from gateway.policy.result_limits import MOST_COUNTED, judge_input_request
-from gateway.policy.rights import ALLOWED, Decision, Rights, is_hidden
 from gateway.policy.scopes import OWN_SOURCE
 from gateway.tools.base import Complete, InputRequired, Releasable, TaskMethod, TaskStarted, TaskTool, Tool, ToolOutcome
 from gateway.tools.context import CallContext

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import get_args
 
+from gateway.policy.caller_rights import ALLOWED, Decision, RightsKind
 from gateway.policy.decision import PASS, Pass, Reject
 from gateway.policy.path_rule import judge_uri
-from gateway.policy.rights import ALLOWED, Decision, RightsKind
 
 RULE = "scopes"
 

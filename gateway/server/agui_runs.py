@@ -26,8 +26,8 @@ from gateway.gate.refusals import RULE_META_KEY
 from gateway.gate.rpc_errors import failed_call
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject
+from gateway.policy.caller_rights import is_hidden
 from gateway.policy.decision import Reject
-from gateway.policy.rights import is_hidden
 from gateway.server.clients import viewer_of
 from gateway.server.http_responses import insufficient_scope
 from gateway.server.parked import HANDLE_PREFIX, ParkedCaller, ParkedCalls

@@ -16,8 +16,8 @@ from gateway.catalog.status import STATUS_URI
 from gateway.config.models import HttpSettings
 from gateway.errors import ConfigError, StorageError
 from gateway.json_types import JsonObject
+from gateway.policy.caller_rights import is_admin, is_hidden
 from gateway.policy.decision import Reject
-from gateway.policy.rights import is_admin, is_hidden
 from gateway.policy.scopes import OWN_SOURCE
 from gateway.protocol import PARSE_ERROR
 from gateway.server.bodies import has_foreign_charset, too_large
@@ -220,7 +220,8 @@ class KeyGate:
         if principal is None:
             content, challenge = _unauthorized(has_credentials=bool(authorization))
             return json_response(content, 401, challenge)
-        principal = self._keys.bind(principal)
+        if self._keys.bind is not None:
+            principal = self._keys.bind(principal)
         if principal.rights is not None and not self._is_judged(head.path):
             verdict = principal.rights.decide("resources", OWN_SOURCE, STATUS_URI).verdict
             if is_hidden(verdict):
@@ -278,7 +279,8 @@ class KeyGate:
             return None
         if principal is None:
             return None
-        principal = self._keys.bind(principal)
+        if self._keys.bind is not None:
+            principal = self._keys.bind(principal)
         if principal.rights is not None and not self._is_judged(head.path):
             return None
         if head.length <= SMALL_BYTES:

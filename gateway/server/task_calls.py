@@ -19,8 +19,8 @@ from gateway.errors import NotFound, PolicyDenied, TaskError
 from gateway.gate.pipeline import audit_refusal
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject
+from gateway.policy.caller_rights import ACCESS_RULE, is_hidden
 from gateway.policy.decision import Reject
-from gateway.policy.rights import ACCESS_RULE, is_hidden
 from gateway.policy.scopes import RULE
 from gateway.protocol import INTERNAL_ERROR, MISSING_REQUIRED_CLIENT_CAPABILITY, TASKS_EXTENSION, RpcError
 from gateway.server.task_handles import Handle, TaskHandles

@@ -7,7 +7,7 @@ from gateway.catalog import Catalog
 from gateway.errors import NotFound
 from gateway.gate.pipeline import audit_refusal
 from gateway.gate.tools import GuardedTool
-from gateway.policy.rights import is_hidden
+from gateway.policy.caller_rights import is_hidden
 
 
 async def seek_visible(catalog: Catalog, exposed_name: str, principal: Principal) -> GuardedTool:

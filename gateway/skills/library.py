@@ -19,8 +19,8 @@ import anyio.to_thread
 
 from gateway.config.skill_settings import SignatureRule
 from gateway.errors import NotFound, SkillError
+from gateway.policy.caller_rights import Rights
 from gateway.policy.decision import PASS, Reject, Verdict
-from gateway.policy.rights import Rights
 from gateway.policy.scopes import RULE
 from gateway.skills.backend import SkillBackend
 from gateway.skills.index import SOURCE_ID, SkillIndex, build_index, is_same, own_uri, with_more

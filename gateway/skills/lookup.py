@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from gateway.errors import PolicyDenied, SkillError, ToolFailed
 from gateway.json_types import JsonObject
+from gateway.policy.caller_rights import is_hidden
 from gateway.policy.decision import PASS, Reject, Verdict
-from gateway.policy.rights import is_hidden
 from gateway.skills.index import SCHEME, SkillIndex
 from gateway.skills.library import SkillLibrary
 from gateway.skills.model import MANIFEST, Key, Skill

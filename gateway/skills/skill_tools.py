@@ -19,8 +19,8 @@ import anyio.to_thread
 
 from gateway.errors import NotFound, SkillError, ToolFailed
 from gateway.json_types import JsonObject
+from gateway.policy.caller_rights import Rights
 from gateway.policy.decision import PASS
-from gateway.policy.rights import Rights
 from gateway.skills.index import SkillIndex, children, file_uri
 from gateway.skills.library import SkillLibrary
 from gateway.skills.lookup import SkillRights, check_file, named_skill, skills_named, suggestion

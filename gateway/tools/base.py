@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Literal, Protocol, cast, runtime_checkable
 
 from gateway.auth.principal import Principal, is_operator
 from gateway.json_types import JsonMapping, JsonObject, JsonValue, objects_in
+from gateway.policy.caller_rights import Rights
 from gateway.policy.hidden_text import is_binary
-from gateway.policy.rights import Rights
 
 if TYPE_CHECKING:
     from gateway.config.models import Transport

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from gateway.json_types import JsonObject
-from gateway.policy.rights import Rights
+from gateway.policy.caller_rights import Rights
 from gateway.tools.base import DescribingTool, NamedTool, Tool, ToolOutcome
 from gateway.tools.context import CallContext
 

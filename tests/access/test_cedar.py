@@ -9,16 +9,16 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from gateway.access.access import Access, compile_access
 from gateway.access.cedar_files import parse_policies, split_policies
 from gateway.access.cedar_policies import Unconvertible, to_cedar
 from gateway.access.cedar_schema import validate
+from gateway.access.principal_rights import Access, compile_access
 from gateway.auth.api_keys import KeyStore
 from gateway.auth.principal import Principal
 from gateway.config.access_settings import AccessSettings
 from gateway.errors import ConfigError
+from gateway.policy.caller_rights import Decision, is_hidden
 from gateway.policy.decision import PASS
-from gateway.policy.rights import Decision, is_hidden
 from tests.fakes.inside import gateway_inside, raw_inside
 from tests.interaction.wire import Era, over_http
 

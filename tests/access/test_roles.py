@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from gateway.access.access import Access, compile_access
 from gateway.access.decisions import Generations
+from gateway.access.principal_rights import Access, compile_access
 from gateway.auth.principal import LOCAL, Principal, is_operator
 from gateway.config.access_settings import AccessMember, AccessSettings
 from gateway.errors import ConfigError
+from gateway.policy.caller_rights import Decision, is_hidden
 from gateway.policy.decision import PASS
-from gateway.policy.rights import Decision, is_hidden
 from gateway.tasks.stored_call import from_stored, to_stored
 from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext

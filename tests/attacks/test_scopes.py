@@ -16,8 +16,8 @@ import pytest
 from gateway.auth.api_keys import KeyStore
 from gateway.auth.principal import Principal
 from gateway.errors import StorageError
+from gateway.policy.caller_rights import is_admin
 from gateway.policy.decision import PASS
-from gateway.policy.rights import is_admin
 from gateway.policy.scopes import judge_scope, scope_problem
 from gateway.storage.record_types import AuditEntry
 from tests.cli.processes import moongate

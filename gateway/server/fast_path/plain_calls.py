@@ -19,8 +19,8 @@ from gateway.catalog import Catalog
 from gateway.errors import NotFound
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.caller_rights import is_hidden
 from gateway.policy.metadata import request_meta
-from gateway.policy.rights import is_hidden
 from gateway.protocol import MODERN_PROTOCOL_VERSIONS, PROTOCOL_VERSION_META_KEY, SERVER_INFO_META_KEY
 from gateway.server.calls import CallHandler, add_server_info, is_plain_result, to_wire
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY, Clients, LegacySession

@@ -15,10 +15,11 @@ from gateway.access.cedar_policies import CedarPolicies
 from gateway.access.cedar_schema import validate
 from gateway.access.decisions import AccessRules, Generations, Profile
 from gateway.access.roles import read_roles
+from gateway.auth.api_keys import ApiKeys
 from gateway.auth.principal import Principal
 from gateway.config.access_settings import AccessSettings
 from gateway.errors import ConfigError
-from gateway.policy.rights import Decision, RightsKind
+from gateway.policy.caller_rights import Decision, RightsKind
 from gateway.policy.scopes import ScopeRights
 
 MAX_CALLERS = 20_000
@@ -46,10 +47,18 @@ class Access:
         self.rules: AccessRules | None = None
         """The compiled section `access` of the configuration in use; `None` without the section."""
         self._bound: Generations[tuple[Principal, Principal]] = Generations(MAX_CALLERS)
+        self._keys: ApiKeys | None = None
+
+    def judge_callers_of(self, keys: ApiKeys) -> None:
+        """Give the principals of API keys their rights, as long as there are rules."""
+        self._keys = keys
+        self.renew(self.rules)
 
     def renew(self, rules: AccessRules | None) -> None:
         """Use these rules from now on, also for principals that already have rights."""
         self.rules = rules
+        if self._keys is not None:
+            self._keys.bind = None if rules is None else self.bind
 
     def bind(self, principal: Principal) -> Principal:
         """Return a principal with its rights by roles, Cedar policies and scopes. The local user stays unrestricted.
