@@ -41,6 +41,7 @@ from gateway.gate.acceptance import Acceptance
 from gateway.gate.approvals import Approvals
 from gateway.gate.approvers import Approvers
 from gateway.gate.audited_events import audit
+from gateway.gate.call_journal import CallJournal
 from gateway.gate.function_rules import FunctionRules
 from gateway.gate.own_tools import OwnToolGates, OwnToolGuard
 from gateway.gate.pipeline import GateServices
@@ -64,7 +65,7 @@ from gateway.tools.context import CallContext
 from gateway.tools.wrappers import RenamedTool
 from gateway.upstream.child_processes import ChildProcesses
 from gateway.upstream.gateway_chain import configuration_of
-from gateway.upstream.hop_id import hop_id
+from gateway.upstream.hop_id import STDIO, hop_id
 from gateway.upstream.input_guard import InputRequestServices
 from gateway.upstream.large_bodies import LargeBodies
 from gateway.upstream.readiness import Readiness
@@ -93,6 +94,8 @@ class Gateway:
         self.keys: ApiKeys
         self.feed: ChangeFeed
         """Tells this gateway when another gateway on the same database has changed shared data."""
+        self.journal: CallJournal
+        """Records calls and reads for the audit log and metrics."""
         self.inspection: Inspection
         """Reports the state of the running gateway and its problems, for operators."""
         self._server: GatewayServer
@@ -158,19 +161,22 @@ class Gateway:
         self._stack.push_async_callback(models.aclose)
         hosts = SourceHost()
         kept = config.storage
-        records = Records(state, audit_days=kept.audit_days, url=kept.url, gateway=configuration_of(own_id))
+        owner, most = configuration_of(own_id), config.audit.max_entries
+        records = Records(state, audit_days=kept.audit_days, url=kept.url, gateway=owner, max_audit_entries=most)
         self._stack.push_async_callback(records.aclose)
         self.feed = ChangeFeed(records.database)
         self.keys = await _open_keys(records, self.feed, _key_file(loaded), kept.url)
         # Until the gateway exits, audit events are stored in the gateway's database.
         self._stack.callback(audit(self.events, records))
+        digest_key = await anyio.to_thread.run_sync(state.key, "audit-arguments") if config.audit.arguments else b""
+        self.journal = CallJournal(config.audit, records.writer, digest_key)
         standing_days = config.server.standing_approval_days
         approvers = Approvers(lambda: self.loaded.config, self.keys)
         approvals = Approvals(records, self.events, standing_days=standing_days, default_by=approvers.default, chosen_by=approvers.chosen)
         store = build_result_store(kept, state.path)
         await store.check()
         mask = SecretMask()
-        gates = GateServices(events=self.events, approvals=approvals, store=store, mask=mask.mask)
+        gates = GateServices(events=self.events, approvals=approvals, store=store, mask=mask.mask, journal=self.journal)
         builder = LocalBuilder(self, models.resolver, records, state.path, self.events, self._acceptance)
         local = LocalSources(hosts, builder.build)
         self._gates = OwnToolGates(FunctionRules(lambda source: self.loaded.config.policies.get(source), local.names_of), gates)
@@ -341,6 +347,7 @@ class Gateway:
         """
         from gateway.server.serving import serve_stdio
 
+        self.journal.endpoint = STDIO
         await serve_stdio(self._server, first, partial(self.keep_answers, first))
 
     async def keep_answers(self, first: StartupAnswers | None) -> None:
@@ -373,6 +380,7 @@ class Gateway:
         from gateway.server.serving import Endpoint, serve_http
 
         server = self.loaded.config.server
+        self.journal.endpoint = server.http.path
         await self.keys.take_over(_key_file(self.loaded))
         check_bind(host, self.keys)
         certificate = await self._certificate()

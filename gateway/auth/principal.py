@@ -13,7 +13,7 @@ class Principal:
     """An authenticated caller of the gateway. Two principals are the same caller if and only if their `id` is equal."""
 
     id: str
-    """Stable and unique identifier, such as `local`, `key:ab12cd` or `user:` and a digest of issuer, subject and client. It is not a secret."""
+    """Stable and unique identifier, such as `local`, `key:ab12cd` or `user:` and a digest of issuer, subject and client. Not secret."""
     name: str = ""
     """Name of the caller for people. It is never used for decisions."""
     scopes: tuple[str, ...] | None = field(default=None, compare=False)

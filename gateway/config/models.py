@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from gateway.config.agents import AgentSettings
+from gateway.config.audit_settings import AuditSettings
 from gateway.config.base_models import Model
 from gateway.config.installation_key import decode_installation_key
 from gateway.config.policies import OWN_SOURCE_KINDS, ApprovalBy, SourcePolicy
@@ -399,6 +400,8 @@ class GatewayConfig(Model):
     """Sessions: conversations of callers with agents."""
     tasks: TaskSettings = Field(default_factory=TaskSettings)
     """Calls that run in the background as tasks."""
+    audit: AuditSettings = Field(default_factory=AuditSettings)
+    """What the audit log records of allowed calls and of arguments."""
     telemetry: TelemetrySettings = Field(default_factory=TelemetrySettings)
     """Metrics for Prometheus."""
     secrets: dict[str, SecretCommand] = Field(default_factory=dict)

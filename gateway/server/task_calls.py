@@ -121,7 +121,7 @@ class TaskHandler:
             return
         served = await self._catalog.seek(tool)
         if isinstance(verdict := served.admit(now), Reject):
-            audit_refusal(served.gate, tool, now.id, verdict.rule)
+            await audit_refusal(served.gate, tool, now, verdict.rule)
             raise PolicyDenied(verdict.reason, rule=verdict.rule, subject=tool)
 
     # -- starting ----------------------------------------------------------------------------------------------
