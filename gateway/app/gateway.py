@@ -49,6 +49,7 @@ from gateway.json_types import JsonObject
 from gateway.server.gateway_server import GatewayServer
 from gateway.server.startup_answers import StartupAnswers
 from gateway.server.startup_snapshot import keep_answers
+from gateway.storage.audit_writer import AuditWriter
 from gateway.storage.change_feed import ChangeFeed
 from gateway.storage.interrupted_restore import finish_restore
 from gateway.storage.records import Records
@@ -59,6 +60,7 @@ from gateway.tasks.engine_choice import choose_engine
 from gateway.tasks.task_engine import MakeEngine
 from gateway.tasks.task_tools import TaskTools
 from gateway.telemetry.gateway_events import EventStream
+from gateway.telemetry.load import Load
 from gateway.telemetry.logging import SecretMask
 from gateway.tools.base import ReadOutcome, Tool
 from gateway.tools.context import CallContext
@@ -105,6 +107,7 @@ class Gateway:
         self._gates: OwnToolGates
         self._stack = AsyncExitStack()
         self._readiness: Readiness
+        self._writer: AuditWriter
         self._children: ChildProcesses
         self._is_stopping = False
 
@@ -169,6 +172,7 @@ class Gateway:
         # Until the gateway exits, audit events are stored in the gateway's database.
         self._stack.callback(audit(self.events, records))
         digest_key = await anyio.to_thread.run_sync(state.key, "audit-arguments") if config.audit.arguments else b""
+        self._writer = records.writer
         self.journal = CallJournal(config.audit, records.writer, digest_key)
         standing_days = config.server.standing_approval_days
         approvers = Approvers(lambda: self.loaded.config, self.keys)
@@ -305,6 +309,16 @@ class Gateway:
     async def quarantined(self, patterns: Sequence[str]) -> Sequence[Tool]:
         """Return the quarantined tools (hidden until a person accepts their definitions) that match the patterns. Implements `ToolBox`."""
         return [RenamedTool(tool, tool.exposed_name) for tool in self.catalog.quarantined(patterns)]
+
+    def load(self) -> Load:
+        """Return numbers that describe what the gateway does now, for metrics."""
+        return {
+            **self.inspection.load(),
+            **self._server.load(),
+            "moongate.children": [(self._children.running, {})],
+            "moongate.audit.queued": [(self._writer.queued, {})],
+            "moongate.audit.dropped": [(self._writer.dropped, {})],
+        }
 
     def guard_of(self, source: str) -> OwnToolGuard:
         """Return the object that applies policy to tools which the agent or workflow `source` defines itself. Implements `ToolGuards`."""

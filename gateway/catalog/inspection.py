@@ -22,6 +22,7 @@ from gateway.catalog.source_statuses import local_status, server_status, switche
 from gateway.json_types import JsonObject
 from gateway.policy.lint import Finding
 from gateway.policy.shadowing import Named, shadowing_remarks
+from gateway.telemetry.load import Load
 from gateway.tools.base import SourceStatus
 
 if TYPE_CHECKING:
@@ -60,6 +61,16 @@ class Inspection:
         statuses += [unused_status(server) for server in loaded.disabled]
         mask = self._sources.mask.mask
         return [dataclasses.replace(status, error=mask(status.error)) if status.error else status for status in statuses]
+
+    def load(self) -> Load:
+        """Return the numbers of running and waiting calls of each source, and whether the gateway can use it."""
+        limits = [(listing.entry.source.id, listing.gate.limiter) for listing in self._catalog.listings]
+        states = [status for status in self.sources() if status.state != "disabled"]
+        return {
+            "moongate.source.ready": [(int(s.state in ("ready", "idle")), {"source": s.name}) for s in states],
+            "moongate.calls.running": [(limit.held, {"source": source}) for source, limit in limits if limit is not None],
+            "moongate.calls.queued": [(limit.waiting, {"source": source}) for source, limit in limits if limit is not None],
+        }
 
     def problems(self) -> list[str]:
         """Return a text for each problem that keeps the gateway from using its configuration or lock file as written, secrets masked."""

@@ -10,6 +10,7 @@ import gc
 import json
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -255,6 +256,7 @@ async def _serve(
     from gateway.cli.common import running
     from gateway.cli.running import findable_at
     from gateway.stop_signals import stop_signals
+    from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
     from gateway.upstream.hop_id import STDIO
 
     with contextlib.ExitStack() as leaving:
@@ -263,6 +265,8 @@ async def _serve(
             _collect_from_here()
             if metrics is not None:
                 tasks.start_soon(_serve_metrics, metrics, gateway)
+            elif OBSERVABILITY_SETTINGS.enable_instrumentation:
+                leaving.callback(_record_metrics(gateway))
             gateway.follow(follow.read, follow.watch)
 
             def announce(url: str | None) -> None:
@@ -286,13 +290,15 @@ async def _serve_metrics(address: _Address, gateway: Gateway) -> None:
     from gateway.server.metrics_address import serving_metrics
 
     host, _, listener = address
-
-    def sources() -> dict[str, bool]:
-        found = gateway.inspection.sources()
-        return {source.name: source.state in ("ready", "idle") for source in found if source.state != "disabled"}
-
-    async with serving_metrics(listener, host, gateway.events, sources):
+    async with serving_metrics(listener, host, lambda: _record_metrics(gateway)):
         await anyio.sleep_forever()
+
+
+def _record_metrics(gateway: Gateway) -> Callable[[], None]:
+    """Record the gateway's metrics from now on. Return a function that stops this."""
+    from gateway.telemetry.prometheus import record_events
+
+    return record_events(gateway.events, gateway.journal.count_calls(), gateway.load)
 
 
 class _Announcer:

@@ -56,9 +56,15 @@ class CallJournal:
         self.endpoint = ""
         """Path at which clients reach the gateway, such as `/mcp`; `stdio` over standard input and output."""
         self.counts: CallCounts | None = None
-        """Counts the calls for metrics; `None` without metrics."""
+        """Counts the calls for metrics; `None` without metrics (`count_calls`)."""
         if writer is not None:
             writer.form = self.entry
+
+    def count_calls(self) -> CallCounts:
+        """From now on, count the calls for metrics. Return the counts."""
+        if self.counts is None:
+            self.counts = CallCounts(lambda: self.endpoint)
+        return self.counts
 
     def note(self, kind: str, source: str, name: str, ctx: CallContext, fields: JsonObject, size: int | None) -> None:
         """Queue a finished call or read. `fields` are those of its event, and are not changed afterwards; `size` is that of the result.

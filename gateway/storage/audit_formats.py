@@ -9,7 +9,7 @@ import csv
 import io
 import json
 import time
-from typing import Literal, cast
+from typing import Literal
 
 from gateway.json_types import JsonObject, JsonValue
 from gateway.storage.audit import StoredEntry
@@ -108,5 +108,5 @@ def to_ocsf(stored: StoredEntry, version: str) -> JsonObject:
         event["duration"] = round(milliseconds)
     if "error" in fields:
         api["response"] = {"error": fields.pop("error")}
-    event["unmapped"] = {**cast("JsonObject", fields), "digest": stored.digest}
+    event["unmapped"] = {**fields, "digest": stored.digest}
     return event

@@ -90,8 +90,9 @@ class CountedCall:
 class CallCounts:
     """Counts finished calls. The counts only grow, as counters of Prometheus do."""
 
-    def __init__(self, *, tools: int = MAX_TOOLS, principals: int = MAX_PRINCIPALS) -> None:
-        """`tools` and `principals` are the maximum numbers of label values."""
+    def __init__(self, endpoint: Callable[[], str], *, tools: int = MAX_TOOLS, principals: int = MAX_PRINCIPALS) -> None:
+        """`endpoint` returns the endpoint of the calls. `tools` and `principals` are the maximum numbers of label values."""
+        self._endpoint = endpoint
         self._queue: deque[Call] = deque()
         self._tools = BoundedLabels(tools)
         self._principals = BoundedLabels(principals)
@@ -99,8 +100,6 @@ class CallCounts:
         self._by_principal: Counter[tuple[str, str, str]] = Counter()
         self._bytes: Counter[tuple[str, str]] = Counter()
         self._counting = threading.Lock()  # exporters read metrics in threads of their own
-        self.endpoint = ""
-        """Endpoint of all calls."""
         self.on_counted: Callable[[CountedCall], None] | None = None
         """Called for each call that is counted, to record its duration."""
 
@@ -122,7 +121,7 @@ class CallCounts:
 
     def _count(self, call: Call) -> None:
         _, kind, source, name, principal, _, fields, size, _ = call
-        outcome, endpoint = str(fields.get("outcome", "")), self.endpoint
+        outcome, endpoint = str(fields.get("outcome", "")), self._endpoint()
         if kind.startswith("call."):
             is_other = self._tools.of(f"{source}/{name}") == OTHER
             self._by_tool[source, OTHER if is_other else name, endpoint, outcome] += 1
