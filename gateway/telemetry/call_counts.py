@@ -103,6 +103,11 @@ class CallCounts:
         self.on_counted: Callable[[CountedCall], None] | None = None
         """Called for each call that is counted, to record its duration."""
 
+    @property
+    def queued(self) -> int:
+        """Number of calls that are not counted yet."""
+        return len(self._queue)
+
     def note(self, call: Call) -> None:
         """Queue a finished call or read."""
         self._queue.append(call)
