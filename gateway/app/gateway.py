@@ -7,7 +7,7 @@ closes them in reverse order.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -52,6 +52,7 @@ from gateway.server.startup_snapshot import keep_answers
 from gateway.storage.audit_writer import AuditWriter
 from gateway.storage.change_feed import ChangeFeed
 from gateway.storage.interrupted_restore import finish_restore
+from gateway.storage.record_types import AuditEntry
 from gateway.storage.records import Records
 from gateway.storage.shared_database import SharedDatabase
 from gateway.storage.state_folder import StateFolder, state_dir
@@ -309,6 +310,10 @@ class Gateway:
     async def quarantined(self, patterns: Sequence[str]) -> Sequence[Tool]:
         """Return the quarantined tools (hidden until a person accepts their definitions) that match the patterns. Implements `ToolBox`."""
         return [RenamedTool(tool, tool.exposed_name) for tool in self.catalog.quarantined(patterns)]
+
+    def export_audit(self, send: Callable[[Sequence[AuditEntry]], Awaitable[None]]) -> None:
+        """From now on, pass the entries of each batch to `send` after they were written to the audit log."""
+        self._writer.on_stored = send
 
     def load(self) -> Load:
         """Return numbers that describe what the gateway does now, for metrics."""

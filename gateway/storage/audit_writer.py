@@ -82,7 +82,7 @@ class AuditWriter:
         self._max_entries = max_entries
         self.form: Form = lambda entry: entry
         """Makes the entry of a queued call. The gate sets it."""
-        self.on_stored: Callable[[Sequence[AuditEntry]], None] | None = None
+        self.on_stored: Callable[[Sequence[AuditEntry]], Awaitable[None]] | None = None
         """Called with the entries of each written batch, to export them; `None` if they are not exported."""
         self._decisions: deque[AuditEntry] = deque()
         self._calls: deque[Any] = deque()
@@ -196,7 +196,7 @@ class AuditWriter:
         for stored in waiting:
             stored.set()
         if self.on_stored is not None and batch:
-            self.on_stored(batch)
+            await self.on_stored(batch)
         return calls
 
     def _leave(self, decisions: int, calls: int, dropped: dict[str, int]) -> None:
