@@ -61,7 +61,7 @@ from gateway.tasks.engine_choice import choose_engine
 from gateway.tasks.task_engine import MakeEngine
 from gateway.tasks.task_tools import TaskTools
 from gateway.telemetry.gateway_events import EventStream
-from gateway.telemetry.load import Load
+from gateway.telemetry.gateway_load import Load
 from gateway.telemetry.logging import SecretMask
 from gateway.tools.base import ReadOutcome, Tool
 from gateway.tools.context import CallContext
@@ -165,16 +165,12 @@ class Gateway:
         self._stack.push_async_callback(models.aclose)
         hosts = SourceHost()
         kept = config.storage
-        owner, most = configuration_of(own_id), config.audit.max_entries
-        records = Records(state, audit_days=kept.audit_days, url=kept.url, gateway=owner, max_audit_entries=most)
+        most = config.audit.max_entries
+        records = Records(state, audit_days=kept.audit_days, url=kept.url, gateway=configuration_of(own_id), max_audit_entries=most)
         self._stack.push_async_callback(records.aclose)
         self.feed = ChangeFeed(records.database)
         self.keys = await _open_keys(records, self.feed, _key_file(loaded), kept.url)
-        # Until the gateway exits, audit events are stored in the gateway's database.
-        self._stack.callback(audit(self.events, records))
-        digest_key = await anyio.to_thread.run_sync(state.key, "audit-arguments") if config.audit.arguments else b""
-        self._writer = records.writer
-        self.journal = CallJournal(config.audit, records.writer, digest_key)
+        await self._keep_audit_log(records, state)
         standing_days = config.server.standing_approval_days
         approvers = Approvers(lambda: self.loaded.config, self.keys)
         approvals = Approvals(records, self.events, standing_days=standing_days, default_by=approvers.default, chosen_by=approvers.chosen)
@@ -235,6 +231,14 @@ class Gateway:
         tasks.start_soon(log_own_faults, loaded, local.sources)
         tasks.start_soon(self._readiness.watch, servers.sources, changes.note_ready)
         await self._stack.enter_async_context(self._server)
+
+    async def _keep_audit_log(self, records: Records, state: StateFolder) -> None:
+        """Until the gateway exits, store decisions and calls in the audit log, which is in the gateway's database."""
+        self._stack.callback(audit(self.events, records))
+        settings = self._written.config.audit
+        key = await anyio.to_thread.run_sync(state.key, "audit-arguments") if settings.arguments else b""
+        self._writer = records.writer
+        self.journal = CallJournal(settings, records.writer, key)
 
     def _share(self, records: Records, disclosure: Disclosure, servers: Servers) -> None:
         """Share state with the other gateways that may use the same database server."""

@@ -22,7 +22,7 @@ from gateway.catalog.source_statuses import local_status, server_status, switche
 from gateway.json_types import JsonObject
 from gateway.policy.lint import Finding
 from gateway.policy.shadowing import Named, shadowing_remarks
-from gateway.telemetry.load import Load
+from gateway.telemetry.gateway_load import Load
 from gateway.tools.base import SourceStatus
 
 if TYPE_CHECKING:

@@ -136,7 +136,7 @@ class CallJournal:
             facts["oauthClient"] = principal.client
         if size is not None:
             facts["bytes"] = size
-        return {**facts, **further} if further else facts
+        return facts | further if further else facts
 
     def _further(self, ctx: CallContext) -> JsonObject | None:
         """Return the gateways that the call passed, and the agent or workflow that makes it; `None` if there are none."""

@@ -46,7 +46,7 @@ from gateway.tasks.local_engine import LocalEngine
 from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task_engine import MakeEngine
 from gateway.tasks.task_tools import TaskTools
-from gateway.telemetry.load import Load
+from gateway.telemetry.gateway_load import Load
 from gateway.tools.context import CallContext
 
 if TYPE_CHECKING:

@@ -157,6 +157,8 @@ class AuditWriter:
         """
         async with self._writing:
             calls = len(self._calls)
+            if not calls and not self._decisions:
+                return  # the database is not opened
             while self._decisions or calls > 0:
                 calls -= await self._write(min(calls, MAX_BATCH))
             if time.monotonic() - self._pruned_at > PRUNE_SECONDS or not self._pruned_at:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from gateway.lazy import import_extra
 from gateway.telemetry.call_counts import CallCounts, CountedCall
 from gateway.telemetry.gateway_events import Event, EventStream
+from gateway.telemetry.gateway_load import GAUGES, Load
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS, get_meter
-from gateway.telemetry.load import GAUGES, Load
 from gateway.telemetry.mcp_operations import BUCKETS
 
 if TYPE_CHECKING:
