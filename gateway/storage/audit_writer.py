@@ -179,6 +179,8 @@ class AuditWriter:
                     batch.append(entry)
                 if not number % SLICE:
                     await anyio.lowlevel.checkpoint()
+            if decisions:
+                batch.sort(key=lambda entry: entry.at)
             if len(decisions) < len(self._decisions):
                 dropped = dict.fromkeys(dropped, 0)  # the last batch reports them
             if any(dropped.values()):
