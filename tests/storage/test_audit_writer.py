@@ -18,14 +18,22 @@ import pytest
 from gateway.auth.principal import Principal
 from gateway.config.audit_settings import AuditSettings
 from gateway.gate.call_journal import CallJournal
+from gateway.gate.function_rules import FunctionRules
+from gateway.gate.own_tools import OwnToolGates
+from gateway.gate.pipeline import GateServices
+from gateway.policy.metadata import VIA_KEY
+from gateway.storage.audit_export import public_key, verify_export, write_export
 from gateway.storage.audit_writer import MAX_CALLS, SETTLE_SECONDS
-from gateway.storage.record_types import AuditEntry
+from gateway.storage.record_types import AuditEntry, ChainReport
 from gateway.storage.records import Records
 from gateway.storage.state_folder import StateFolder
+from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext
 from gateway.tools.ports import ClientProfile
+from gateway.tools.toolbox import guarded_by
 from tests.fakes.running import ROOT
+from tests.storage.kept.restored import restored
 
 CALLER = Principal("key:ada", kind="key", client="oauth-client", owner="user:ada")
 
@@ -235,3 +243,30 @@ async def test_oldest_entries_beyond_the_maximum_are_deleted(tmp_path: Path) -> 
         assert (await log.verify()).problem == ""
     finally:
         await records.aclose()
+
+
+async def test_entry_has_the_gateways_and_the_agent_that_a_call_came_through(tmp_path: Path) -> None:
+    services = GateServices(EventStream())
+    gates = OwnToolGates(FunctionRules(lambda _: None, lambda _: ()), services)
+    agent = guarded_by(context().with_meta({VIA_KEY: ["a" * 32, "b" * 32], "com.example/other": 1}), gates.guard_of("agent/clerk"))
+    async with opened(tmp_path) as (records, journal):
+        journal.note("call.finished", "docs", "docs__search", agent, {"outcome": "complete"}, None)
+        await records.flush()
+        (found,) = await entries(records)
+    assert (found.fields["via"], found.fields["within"]) == (["a" * 32, "b" * 32], "agent/clerk")
+    assert "com.example/other" not in found.fields
+
+
+async def test_log_of_an_earlier_version_goes_on_as_one_chain(tmp_path: Path) -> None:
+    """Entries of version 0.1 and of this one verify together, and are exported together."""
+    kept = restored("0.1", tmp_path / "kept")
+    async with opened(kept.folder / "state") as (records, journal):
+        before = await records.key("audit-export")
+        log = await records.audit()
+        old = await log.verify()
+        journal.note("call.finished", "docs", "docs__søk", context(), {"outcome": "complete", "milliseconds": 0.1, "tool": "\ud800"}, 3)
+        await records.flush()
+        assert old.problem == "" and old.entries > 0
+        assert await log.verify() == ChainReport(old.entries + 1)
+        done = await write_export(log, tmp_path / "out", "jsonl", since=0, seed=before, version="1")
+    assert done.problem == "" and verify_export(tmp_path / "out", public_key(before))["entries"] == old.entries + 1
