@@ -405,7 +405,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
 
     def complete(self, outcome: ToolOutcome) -> ToolOutcome:
         """Add the names of removed arguments to the outcome. If an approved call requests input, add a code that proves the approval."""
-        if isinstance(outcome, Complete):
+        if self.gate.services.journal is not None and isinstance(outcome, Complete):
             encoded = outcome.encoded
             self.size = measure_bytes(outcome.result, 1 << 62) if encoded is None else sum(map(len, encoded))
         if self._grant is not None:
