@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 WITH_PROGRESS := (while sleep 5 >&- 2>&-; do echo "  $$(ls -d $(VENV)/lib/*/site-packages/*.dist-info 2>/dev/null | wc -l) packages installed"; done) & \
   trap "kill $$! 2>/dev/null" EXIT;
 
-.PHONY: setup run test sdk-path check lint types layers architecture counts trace-call schemas bench bench-gate bench-start bench-stdio bench-page bench-loop bench-workflows bench-tasks bench-engines bench-fleet conformance accept attacks docs fuzz-parts faults faults-report faults-engines mutants soak postgres s3 fleet temporal wheels packaging image up down clean
+.PHONY: setup run test sdk-path check lint types layers architecture counts trace-call schemas bench bench-gate bench-start bench-stdio bench-page bench-loop bench-workflows bench-tasks bench-engines bench-fleet conformance accept attacks docs fuzz-parts faults faults-report faults-engines mutants soak postgres s3 fleet oidc temporal wheels packaging image up down clean
 
 setup: $(STAMP)
 
@@ -32,7 +32,7 @@ run: $(STAMP)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash config/servers/run.sh $(ARGS)
 
 test: $(STAMP)
-	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not interop and not conformance and not browser and not faults and not soak and not attacks and not temporal and not nginx and not packaging and not s3 and not fleet" $(ARGS)
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not interop and not conformance and not browser and not faults and not soak and not attacks and not temporal and not nginx and not packaging and not s3 and not fleet and not oidc" $(ARGS)
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .
@@ -150,6 +150,11 @@ s3: $(STAMP)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group s3 || \
 	  echo "s3: the server cannot be installed here; its tests are skipped by name"
 	@$(BIN)/python -m pytest -q -m s3 $(ARGS)
+
+# An OpenID provider from npm, with a Node from PyPI.
+oidc: $(STAMP)
+	@PYTHON=$(PYTHON) bash tests/install_node.sh "$${OIDC_HOME:-$$HOME/.cache/moongate-oidc}" oidc-provider@9.13.3
+	@$(BIN)/python -m pytest -q -m oidc $(ARGS)
 
 # Every Python 3.11 to 3.14 that is installed, and pipx and uvx; a missing Python is reported as skipped.
 wheels: $(STAMP)

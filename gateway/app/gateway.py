@@ -7,7 +7,7 @@ closes them in reverse order.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from gateway import __version__
 from gateway.app.kept_results import build_result_store
 from gateway.app.local_builder import LocalBuilder
 from gateway.auth.api_keys import ApiKeys, KeyStore
+from gateway.auth.known_callers import Callers
 from gateway.catalog import Catalog
 from gateway.catalog.configured_sources import ConfigurationChanges, ConfiguredSources
 from gateway.catalog.disclosure import Disclosure
@@ -41,7 +42,7 @@ from gateway.gate.acceptance import Acceptance
 from gateway.gate.approvals import Approvals
 from gateway.gate.approvers import Approvers
 from gateway.gate.audited_events import audit
-from gateway.gate.call_journal import CallJournal
+from gateway.gate.call_journal import CallJournal, open_journal
 from gateway.gate.function_rules import FunctionRules
 from gateway.gate.own_tools import OwnToolGates, OwnToolGuard
 from gateway.gate.pipeline import GateServices
@@ -49,10 +50,8 @@ from gateway.json_types import JsonObject
 from gateway.server.gateway_server import GatewayServer
 from gateway.server.startup_answers import StartupAnswers
 from gateway.server.startup_snapshot import keep_answers
-from gateway.storage.audit_writer import AuditWriter
 from gateway.storage.change_feed import ChangeFeed
 from gateway.storage.interrupted_restore import finish_restore
-from gateway.storage.record_types import AuditEntry
 from gateway.storage.records import Records
 from gateway.storage.shared_database import SharedDatabase
 from gateway.storage.state_folder import StateFolder, state_dir
@@ -78,6 +77,8 @@ from gateway.wire.heap import Heap
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
+    from gateway.auth.access_tokens import AccessTokens
+    from gateway.config.auth_settings import InboundAuthSettings
     from gateway.server.certificate import ServerCertificate
     from gateway.skills.index import SkillIndex
 
@@ -94,7 +95,7 @@ class Gateway:
         self._acceptance = acceptance or Acceptance()
         self.events = events
         self.catalog: Catalog
-        self.keys: ApiKeys
+        self._callers: Callers
         self.feed: ChangeFeed
         """Tells this gateway when another gateway on the same database has changed shared data."""
         self.journal: CallJournal
@@ -108,7 +109,6 @@ class Gateway:
         self._gates: OwnToolGates
         self._stack = AsyncExitStack()
         self._readiness: Readiness
-        self._writer: AuditWriter
         self._children: ChildProcesses
         self._is_stopping = False
 
@@ -169,10 +169,11 @@ class Gateway:
         records = Records(state, audit_days=kept.audit_days, url=kept.url, gateway=configuration_of(own_id), max_audit_entries=most)
         self._stack.push_async_callback(records.aclose)
         self.feed = ChangeFeed(records.database)
-        self.keys = await _open_keys(records, self.feed, _key_file(loaded), kept.url)
-        await self._keep_audit_log(records, state)
+        self._callers = Callers(await _open_keys(records, self.feed, _key_file(loaded), kept.url), _access_tokens(config.server.auth))
+        self._stack.callback(audit(self.events, records))  # until the gateway exits
+        self.journal = await open_journal(config.audit, records, state)
         standing_days = config.server.standing_approval_days
-        approvers = Approvers(lambda: self.loaded.config, self.keys)
+        approvers = Approvers(lambda: self.loaded.config, self._callers)
         approvals = Approvals(records, self.events, standing_days=standing_days, default_by=approvers.default, chosen_by=approvers.chosen)
         store = build_result_store(kept, state.path)
         await store.check()
@@ -232,14 +233,6 @@ class Gateway:
         tasks.start_soon(self._readiness.watch, servers.sources, changes.note_ready)
         await self._stack.enter_async_context(self._server)
 
-    async def _keep_audit_log(self, records: Records, state: StateFolder) -> None:
-        """Until the gateway exits, store decisions and calls in the audit log, which is in the gateway's database."""
-        self._stack.callback(audit(self.events, records))
-        settings = self._written.config.audit
-        key = await anyio.to_thread.run_sync(state.key, "audit-arguments") if settings.arguments else b""
-        self._writer = records.writer
-        self.journal = CallJournal(settings, records.writer, key)
-
     def _share(self, records: Records, disclosure: Disclosure, servers: Servers) -> None:
         """Share state with the other gateways that may use the same database server."""
         self._server.share_with_replicas(records, self.feed)
@@ -249,8 +242,8 @@ class Gateway:
         servers.share(self.feed)
 
     def _judge_callers(self) -> None:
-        """Let the API keys decide which callers and schedules may still call tools, and log schedules whose key is not valid."""
-        self._server.judge_callers_by(self.keys.current)
+        """Let API keys and access tokens decide which callers may still call tools, and log schedules whose key is not valid."""
+        self._server.judge_callers_by(self._callers.current)
         schedules = self._written.config.tasks.schedules
         if self._dispatches and schedules:
             from gateway.server.scheduled_calls import log_key_problems
@@ -277,6 +270,11 @@ class Gateway:
         from gateway.server.scheduled_calls import ScheduledCalls
 
         return await ScheduledCalls(self.loaded.config.tasks.schedules, self.keys, self.catalog, self._server.tasks).start(schedule, run)
+
+    @property
+    def keys(self) -> ApiKeys:
+        """The API keys of the gateway. They can be read only after the gateway was entered (`async with`)."""
+        return self._callers.keys
 
     @property
     def loaded(self) -> LoadedConfig:
@@ -315,18 +313,13 @@ class Gateway:
         """Return the quarantined tools (hidden until a person accepts their definitions) that match the patterns. Implements `ToolBox`."""
         return [RenamedTool(tool, tool.exposed_name) for tool in self.catalog.quarantined(patterns)]
 
-    def export_audit(self, send: Callable[[Sequence[AuditEntry]], Awaitable[None]]) -> None:
-        """From now on, pass the entries of each batch to `send` after they were written to the audit log."""
-        self._writer.on_stored = send
-
     def load(self) -> Load:
         """Return numbers that describe what the gateway does now, for metrics."""
         return {
             **self.inspection.load(),
             **self._server.load(),
+            **self.journal.load(),
             "moongate.children": [(self._children.running, {})],
-            "moongate.audit.queued": [(self._writer.queued, {})],
-            "moongate.audit.dropped": [(self._writer.dropped, {})],
         }
 
     def guard_of(self, source: str) -> OwnToolGuard:
@@ -405,7 +398,7 @@ class Gateway:
         server = self.loaded.config.server
         self.journal.endpoint = server.http.path
         await self.keys.take_over(_key_file(self.loaded))
-        check_bind(host, self.keys)
+        check_bind(host, self.keys, server.auth)
         certificate = await self._certificate()
         raise_open_files(server.http)
         self._server.usages.bound_by(caller_quotas(server.limits, connection_limit(server.http), server.http.max_request_bytes))
@@ -419,10 +412,13 @@ class Gateway:
             return [*pages, *([self._server.agui_route(self._sources.local, server.http.max_request_bytes)] if server.http.agui else [])]
 
         identity = await anyio.to_thread.run_sync(Identity.of, self.loaded)
+        if self._callers.tokens is not None:
+            self._callers.tokens.serve_at(endpoint.url)
+            self._tasks.start_soon(self._callers.tokens.run)
         app = build_http_app(
             self._server,
             server.http,
-            self.keys,
+            self._callers,
             host=host,
             port=endpoint.port,
             probes=Probes(
@@ -462,6 +458,15 @@ class Gateway:
 
 def _key_file(loaded: LoadedConfig) -> Path:
     return state_dir(loaded.config.storage.dir) / "keys.json"
+
+
+def _access_tokens(auth: InboundAuthSettings) -> AccessTokens | None:
+    """Return the object that checks access tokens; `None` if the gateway accepts none. Raises `ConfigError`."""
+    if not auth.issuers:
+        return None
+    from gateway.auth.access_tokens import AccessTokens
+
+    return AccessTokens(auth)
 
 
 async def _open_keys(records: Records, feed: ChangeFeed, file: Path, url: str | None) -> ApiKeys:

@@ -28,6 +28,9 @@ from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.scopes import MAX_SCOPES, scope_problem
 from gateway.storage.atomic_files import locked, read_json, write_atomic
 
+KEY_PREFIX = "gk_"
+"""The beginning of every API key. A credential with it is never checked as an access token."""
+
 _VERSIONS = (1, 2)
 """Versions of the key file's format. A file with scopes has version 2, so that a Moongate without support for scopes rejects all keys."""
 _MOVED_VERSION = "moved"

@@ -13,7 +13,7 @@ class Principal:
     """An authenticated caller of the gateway. Two principals are the same caller if and only if their `id` is equal."""
 
     id: str
-    """Stable and unique identifier, such as `local`, `key:ab12cd` or `user:` and a digest of issuer, subject and client. Not secret."""
+    """Stable and unique identifier: `local`, `key:` and an id, or `user:` and a digest of issuer, subject and client. Not a secret."""
     name: str = ""
     """Name of the caller for people. It is never used for decisions."""
     scopes: tuple[str, ...] | None = field(default=None, compare=False)
@@ -30,6 +30,8 @@ class Principal:
     """Groups of the user, as the access token names them, sorted."""
     tenant: str = field(default="", compare=False)
     """Tenant of the user, as the access token names it."""
+    expires_at: float | None = field(default=None, compare=False)
+    """Time at which the access token expires, in seconds since the epoch; `None` without an access token."""
     owner: str = field(default="", compare=False)
     """Identifier of the person, whatever client they use: `user:` and a digest of issuer and subject. Else it equals `id`.
 

@@ -136,8 +136,8 @@ def _state_and_bind(loaded: LoadedConfig) -> list[Check]:
     try:
         keys = key_access(loaded)
         count = len(keys.list())
-        if not is_loopback(config.server.http.host):
-            check_bind(config.server.http.host, keys)
+        if not is_loopback(config.server.http.host) or config.server.auth.issuers:
+            check_bind(config.server.http.host, keys, config.server.auth)
         checks.append(Check("ok", "keys", f"{count} API key{'' if count == 1 else 's'}", ""))
     except StorageError as error:
         checks.append(Check("fail", "keys", str(error), "", "unreachable" if config.storage.url is not None else "config-invalid"))

@@ -15,6 +15,7 @@ import click
 from gateway.cli.checks import Check, local_checks
 from gateway.cli.common import data_options, load, run_async
 from gateway.cli.failures import CommandFailed
+from gateway.cli.issuer_checks import issuer_checks
 from gateway.cli.output import print_json, print_text
 from gateway.config.suggest import did_you_mean
 from gateway.errors import Collision, ConfigError, ModelError, StorageError, StorageUnusable
@@ -57,9 +58,9 @@ def doctor(config_path: str | None, as_json: bool) -> None:
 
 
 async def _live_checks(loaded: LoadedConfig, first: StartupAnswers | None) -> tuple[list[Check], list[JsonObject]]:
-    """Return the checks that need the database or a started gateway, and the gateways that share the database."""
+    """Return the checks that need issuers, the database or a started gateway, and the gateways that share the database."""
     database, replicas = await _database_checks(loaded)
-    return await _started_checks(loaded, first, database), replicas
+    return [*await issuer_checks(loaded), *await _started_checks(loaded, first, database)], replicas
 
 
 async def _started_checks(loaded: LoadedConfig, first: StartupAnswers | None, database: list[Check]) -> list[Check]:

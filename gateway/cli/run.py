@@ -76,7 +76,7 @@ def run(stdio: bool, address: str | None, or_any_port: bool, as_json: bool, conf
             from gateway.server.origins import is_loopback
 
             if loaded.config.storage.url is None or not is_loopback(host):  # the gateway itself reads the keys in a database
-                check_bind(host, key_access(loaded))
+                check_bind(host, key_access(loaded), loaded.config.server.auth)
             if http.tls is not None:
                 from gateway.server.certificate import ServerCertificate
 
@@ -282,7 +282,7 @@ async def _serve(
         async with running(follow.loaded, follow.acceptance, endpoint) as gateway, anyio.create_task_group() as tasks:
             _collect_from_here()
             if logs is not None:
-                gateway.export_audit(logs.send)
+                gateway.journal.export_to(logs.send)
             if metrics is not None:
                 tasks.start_soon(_serve_metrics, metrics, gateway)
             elif OBSERVABILITY_SETTINGS.enable_instrumentation:

@@ -21,6 +21,7 @@ from gateway.config.executes import Admission, RunEntry, run_entries, secret_ent
 from gateway.config.expand import Expander, own_keys
 from gateway.config.hosts import IGNORED_ROOT_KEYS
 from gateway.config.installation_key import decode_installation_key
+from gateway.config.issuer_secrets import with_issuer_secrets
 from gateway.config.jsonc import parse
 from gateway.config.models import GatewayConfig, ServerEntry, StdioServer, judge_policy_name, judge_server_name
 from gateway.config.outbound import is_open, read_auth
@@ -40,7 +41,7 @@ MAX_CONFIG_BYTES = 4_194_304
 """Maximum size of a configuration file; a larger file is rejected. Real files are smaller than 100 kB."""
 
 SETTINGS_SECTIONS = ("expose", "server", "storage", "sessions", "tasks", "secrets", "defaults")
-"""Sections of the configuration in which a `${…}` reference is rejected as a mistake, except in the keys of `OWN_SECRETS`."""
+"""Sections in which a `${…}` reference is rejected as a mistake, except in the keys of `OWN_SECRETS` and in secrets of issuers."""
 
 OWN_SECRETS = {
     "storage.url": False,
@@ -227,7 +228,7 @@ def _load(
             continue
         policies = {**policies, name: {**cast("JsonObject", policies[name]), "auth": auth}}
         notes += remarks
-    root = _with_own_secrets(root, expander.fetching(), notes)
+    root = with_issuer_secrets(_with_own_secrets(root, expander.fetching(), notes), expander.fetching(), notes)
     for section in SETTINGS_SECTIONS:
         _refuse_references(root.get(section), section, mistakes)
     config = _validated({**root, "mcpServers": servers, "policies": policies}, mistakes, disabled)

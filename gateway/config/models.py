@@ -14,6 +14,7 @@ from pydantic import Field, field_validator, model_validator
 
 from gateway.config.agents import AgentSettings
 from gateway.config.audit_settings import AuditSettings
+from gateway.config.auth_settings import InboundAuthSettings
 from gateway.config.base_models import Model
 from gateway.config.installation_key import decode_installation_key
 from gateway.config.policies import OWN_SOURCE_KINDS, ApprovalBy, SourcePolicy
@@ -196,6 +197,8 @@ class ServerSettings(Model):
     """Text before the generated overview in the MCP `instructions` that clients receive."""
     http: HttpSettings = Field(default_factory=HttpSettings)
     """The HTTP endpoint."""
+    auth: InboundAuthSettings = Field(default_factory=InboundAuthSettings)
+    """Access tokens with which clients may use the HTTP endpoint."""
     limits: LimitSettings = Field(default_factory=LimitSettings)
     """Limits on what clients may use over HTTP."""
     client_prefix: str = Field(default="", max_length=40)

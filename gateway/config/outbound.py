@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
+from gateway.config.auth_settings import LOOPBACK_HOSTS
 from gateway.config.expand import Expander
 from gateway.config.models import ServerEntry, StdioServer
 from gateway.errors import ConfigError
@@ -14,9 +15,6 @@ from gateway.json_types import JsonObject
 
 SECRET_KEY = "clientSecret"
 """The only key of `auth` in a policy in which `${…}` references are expanded."""
-
-LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
-"""Host names and addresses of this machine, for which http without TLS is allowed."""
 
 
 def read_auth(written: JsonObject, entry: ServerEntry, expander: Expander, *, path: str) -> tuple[JsonObject, list[str]]:

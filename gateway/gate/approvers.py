@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.auth.api_keys import ApiKeys
+from gateway.auth.known_callers import Callers
 from gateway.auth.principal import Principal, is_operator
 from gateway.config.models import GatewayConfig
 from gateway.config.policies import ApprovalBy
@@ -17,10 +17,10 @@ from gateway.policy.approval_policy import approvers_of
 class Approvers:
     """Decides who must approve a call if the policy of the tool's source does not set `approval.by`: the caller or an operator."""
 
-    def __init__(self, config: Callable[[], GatewayConfig], keys: ApiKeys) -> None:
+    def __init__(self, config: Callable[[], GatewayConfig], callers: Callers) -> None:
         """Store the arguments. `config` returns the current configuration."""
         self._config = config
-        self._keys = keys
+        self._callers = callers
 
     def chosen(self) -> ApprovalBy | None:
         """Return the setting `server.approvalBy`, or `None` if it is not set."""
@@ -28,7 +28,7 @@ class Approvers:
 
     def default(self) -> ApprovalBy:
         """Return who must approve a call (the caller or an operator) if the policy of the tool's source does not set `approval.by`."""
-        return self.chosen() or ("operator" if self._keys.are_required() else "caller")
+        return self.chosen() or ("operator" if self._callers.are_required() else "caller")
 
     def may_review(self, principal: Principal) -> bool:
         """Whether a principal may approve calls: an operator always, another principal if some policy does not require an operator."""

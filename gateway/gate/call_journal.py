@@ -10,6 +10,9 @@ from __future__ import annotations
 import hmac
 import random
 import time
+from collections.abc import Awaitable, Callable, Sequence
+
+import anyio.to_thread
 
 from gateway.auth.principal import Principal
 from gateway.config.audit_settings import ArgumentForm, AuditSettings
@@ -18,7 +21,10 @@ from gateway.policy.audit_policy import recorded_arguments, rule_for
 from gateway.policy.metadata import VIA_KEY, via_of
 from gateway.storage.audit_writer import AuditWriter
 from gateway.storage.record_types import AuditEntry
+from gateway.storage.records import Records
+from gateway.storage.state_folder import StateFolder
 from gateway.telemetry.call_counts import CallCounts
+from gateway.telemetry.gateway_load import Load
 from gateway.tools.context import NO_RUN, CallContext
 from gateway.tools.toolbox import guard_in
 
@@ -65,6 +71,16 @@ class CallJournal:
         if self.counts is None:
             self.counts = CallCounts(lambda: self.endpoint)
         return self.counts
+
+    def export_to(self, send: Callable[[Sequence[AuditEntry]], Awaitable[None]]) -> None:
+        """From now on, pass the entries of each batch to `send` after they were written to the audit log."""
+        if self._writer is not None:
+            self._writer.on_stored = send
+
+    def load(self) -> Load:
+        """Return the numbers of entries of the audit log that wait, and that were dropped, for metrics."""
+        queued, dropped = (0, 0) if self._writer is None else (self._writer.queued, self._writer.dropped)
+        return {"moongate.audit.queued": [(queued, {})], "moongate.audit.dropped": [(dropped, {})]}
 
     def note(self, kind: str, source: str, name: str, ctx: CallContext, fields: JsonObject, size: int | None) -> None:
         """Queue a finished call or read. `fields` are those of its event, and are not changed afterwards; `size` is that of the result.
@@ -148,3 +164,9 @@ class CallJournal:
         if ctx.facts.provenance.agent_depth > 1:
             further["depth"] = ctx.facts.provenance.agent_depth
         return further or None
+
+
+async def open_journal(settings: AuditSettings, records: Records, state: StateFolder) -> CallJournal:
+    """Return a journal that writes to the audit log of `records`. Raises `StorageError`."""
+    key = await anyio.to_thread.run_sync(state.key, "audit-arguments") if settings.arguments else b""
+    return CallJournal(settings, records.writer, key)

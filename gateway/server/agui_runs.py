@@ -81,7 +81,7 @@ class AguiRoute:
         principal = viewer_of(request)
         if isinstance(verdict := guarded[0].admit(principal), Reject):
             await audit_refusal(guarded[0].gate, guarded[0].name, principal, verdict.rule)
-            content, challenge = insufficient_scope(f"tools:agent/{name}", verdict)
+            content, challenge = insufficient_scope("" if principal.kind == "user" else f"tools:agent/{name}", verdict)
             return JSONResponse(content, 403, headers=challenge)
         try:
             state, answers = _resumed(wanted)

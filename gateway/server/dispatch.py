@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 
     from gateway.server.owned_servers import Relays
     from gateway.server.sdk_path.sdk_lines import DelegatedLine
+    from gateway.server.step_up import StepUp
 
 logger = logging.getLogger(__name__)
 
@@ -98,14 +99,25 @@ class HttpDispatch:
     """
 
     def __init__(
-        self, app: SdkPath, server: ServerParts, table: SessionTable, *, path: str, max_request_bytes: int, uses_fast_path: bool = True
+        self,
+        app: SdkPath,
+        server: ServerParts,
+        table: SessionTable,
+        *,
+        path: str,
+        max_request_bytes: int,
+        uses_fast_path: bool = True,
+        step_up: StepUp | None = None,
     ) -> None:
         """`app` is the SDK path. `path` is the URL path of the MCP endpoint. `table` counts and limits all 2025 sessions.
+
+        `step_up` judges calls with access tokens; `None` if the gateway accepts none.
 
         If `uses_fast_path` is false, all requests are passed to the SDK path. Requests whose `Content-Length` is more than
         `max_request_bytes` are always passed to it, and it rejects them.
         """
         self._uses_fast_path = uses_fast_path
+        self._step_up = step_up
         self._app = app
         self._server = server
         self._path = path
@@ -134,8 +146,11 @@ class HttpDispatch:
             return
         if head.method == "DELETE":
             self._server.clients.leave_to_sdk(head.session_id, principal)
+        if self._step_up is not None and (stepped := await self._step_up.judge(head, principal, scope, replay)) is not None:
+            await stepped(scope, replay, send)
+            return
         if not self._uses_fast_path and self._server.sealed is None:
-            await self._app(scope, receive, send)
+            await self._app(scope, replay, send)
             return
         session = self._plain_session(head, principal)
         message: JsonObject | None = None
@@ -172,6 +187,8 @@ class HttpDispatch:
 
         `session` is the 2025 session of the request, or true for a 2026-07-28 request. Return `None` if the SDK must serve the request.
         """
+        if self._step_up is not None and self._step_up.refusal(message, principal) is not None:
+            return None  # `StepUp.judge` answers, after it has stored the refusal in the audit log
         usages = self._server.usages
         usage = usages.by_id.get(principal.id) or usages.of(principal)
         if (usage.calls >= usage.max_calls or head.length > SMALL_BYTES) and "method" in message and "id" in message:

@@ -271,13 +271,13 @@ class GatewayServer:
             await anyio.sleep(REVOKED_SECONDS)
             try:
                 callers = self.calls.running.callers() | self.parked.callers()
-                if runner is not None:
-                    callers |= runner.callers()
-                if not callers:
+                owners = set[str]() if runner is None else set(runner.callers())
+                if not callers and not owners:
                     continue
+                callers |= {owner for owner in owners if not owner.startswith("user:")}  # users' tasks have their facts, see below
                 gone = await anyio.to_thread.run_sync(lambda: {caller for caller in callers if current(Principal(caller)) is None})  # noqa: B023
                 for caller in gone:
-                    logger.warning("calls and tasks ended reason=key-revoked caller=%s", caller)
+                    logger.warning("calls and tasks ended reason=rights-lapsed caller=%s", caller)
                 self.parked.end(gone)
                 self.calls.running.end(gone)
                 if runner is not None:

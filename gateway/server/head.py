@@ -13,6 +13,7 @@ from gateway.wire.http1_messages import LENGTH, RequestHead
 if TYPE_CHECKING:
     from starlette.types import Scope
 
+    from gateway.auth.access_tokens import KnownToken
     from gateway.auth.api_keys import KeyInfo
     from gateway.server.envelopes import KnownClient
 
@@ -33,7 +34,7 @@ class Head(RequestHead):
     The attributes cache facts that the gateway derives from the head.
     """
 
-    __slots__ = ("client", "has_accepted_origin", "is_plain", "key", "named")
+    __slots__ = ("client", "has_accepted_origin", "is_plain", "key", "named", "token")
 
     def __init__(self, facts: Scope) -> None:
         super().__init__(facts)
@@ -41,6 +42,8 @@ class Head(RequestHead):
         """Whether the Host and Origin headers were accepted, and the length of the body is unambiguous. Set by `KeyGate`."""
         self.key: KeyInfo | None = None
         """The API key in the head, if it was valid at the first request. `ApiKeys.holds` returns whether it still is."""
+        self.token: KnownToken | None = None
+        """The access token in the head, if it was valid at the first request. `KnownToken.is_usable` returns whether it still is."""
         self.is_plain: bool | None = None
         """Whether the fast path (without the MCP SDK) may serve requests with this head; `None` if this was not decided yet."""
         self.client: KnownClient | None = None
@@ -83,5 +86,5 @@ class Head(RequestHead):
         """
         other = super().with_values(values, length)
         other.has_accepted_origin, other.key, other.is_plain = self.has_accepted_origin, self.key, self.is_plain
-        other.client, other.named = self.client, None
+        other.client, other.named, other.token = self.client, None, self.token
         return other

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from gateway.auth.api_keys import ApiKeys
+from gateway.auth.known_callers import Callers
 from gateway.config.models import HttpSettings
 from gateway.server.dispatch import HttpDispatch, ServerParts
 from gateway.server.key_gate import KeyGate, check_bind
 from gateway.server.origins import accepted_origins
 from gateway.server.sdk_path.lazy_application import LazyApplication, Probes
 from gateway.server.session_table import SessionTable
+from gateway.server.step_up import StepUp
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 def build_http_app(
     server: ServerParts,
     settings: HttpSettings,
-    keys: ApiKeys,
+    callers: Callers,
     *,
     host: str,
     port: int,
@@ -36,14 +37,17 @@ def build_http_app(
     needs the SDK path. `probes` provides the content of the responses to `/ready` and `/health`.
 
     Raises:
-        ConfigError: `host` is not a loopback address, and there is no API key.
+        ConfigError: `host` is not a loopback address, and there is neither an API key nor an issuer of access tokens.
     """
-    requires_key = check_bind(host, keys)
+    requires_key = check_bind(host, callers.keys, callers.tokens.settings if callers.tokens is not None else None)
     origins = accepted_origins(host, port, settings.allowed_hosts, settings.allowed_origins)
     table = SessionTable()
     application = LazyApplication(server, settings, origins, table, probes=probes, routes=routes)
     is_fast, max_bytes = settings.direct_path == "auto", settings.max_request_bytes
-    dispatch = HttpDispatch(application, server, table, path=settings.path, max_request_bytes=max_bytes, uses_fast_path=is_fast)
+    step_up = None if callers.tokens is None else StepUp(server.catalog, callers.tokens)
+    dispatch = HttpDispatch(
+        application, server, table, path=settings.path, max_request_bytes=max_bytes, uses_fast_path=is_fast, step_up=step_up
+    )
     replicas = server.replicas
     app: ASGIApp = dispatch
     if replicas is not None:
@@ -51,4 +55,4 @@ def build_http_app(
 
         app = ForwardedRequests(dispatch, replicas, server.relay_of, max_bytes)
     usages = server.usages
-    return KeyGate(app, keys, origins, settings, usages, requires_key=requires_key, fast_path=dispatch, replicas=replicas)
+    return KeyGate(app, callers, origins, settings, usages, requires_key=requires_key, fast_path=dispatch, replicas=replicas)

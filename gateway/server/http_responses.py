@@ -5,8 +5,8 @@ from __future__ import annotations
 import http
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.decision import Reject
@@ -35,15 +35,19 @@ class Refusal:
     code: int
     message: str
     retry_after_seconds: int | None = None
+    headers: Mapping[str, str] = field(default_factory=lambda: cast("Mapping[str, str]", {}))
+    """Further headers of the response, such as a challenge."""
+    data: JsonObject | None = None
+    """The member `data` of the JSON-RPC error."""
 
     def to_response(self, *, is_rpc: bool, number: JsonValue = None) -> ASGIApp:
         """Return an ASGI application that sends the refusal.
 
         With `is_rpc`, the body is a JSON-RPC error for the request with the id `number`; else a JSON object with `error` and `message`.
         """
-        headers = {} if self.retry_after_seconds is None else {"Retry-After": str(self.retry_after_seconds)}
+        headers = {**self.headers, **({} if self.retry_after_seconds is None else {"Retry-After": str(self.retry_after_seconds)})}
         if is_rpc:
-            content = error_response(number, RpcError(self.code, self.message))
+            content = error_response(number, RpcError(self.code, self.message, self.data))
         else:
             content = {"error": http.HTTPStatus(self.status).phrase.lower().replace(" ", "_"), "message": self.message}
         return json_response(content, self.status, headers)
@@ -66,7 +70,8 @@ def _response(body: bytes, status: int, headers: Mapping[str, str]) -> ASGIApp:
 def insufficient_scope(wanted: str, verdict: Reject) -> tuple[JsonObject, dict[str, str]]:
     """Return the JSON content and the headers of a 403 response to a caller whose API key lacks the scope `wanted` (RFC 6750, 3.1).
 
-    `verdict` is the rejection; its reason becomes the message in the content.
+    `wanted` is empty for a user with an access token, whose scopes have other names. `verdict` is the rejection; its reason becomes the
+    message in the content.
     """
-    challenge = f'Bearer realm="moongate", error="insufficient_scope", scope="{wanted}"'
+    challenge = 'Bearer realm="moongate", error="insufficient_scope"' + (f', scope="{wanted}"' if wanted else "")
     return {"error": "insufficient_scope", "message": verdict.reason}, {"WWW-Authenticate": challenge}

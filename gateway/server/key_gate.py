@@ -1,18 +1,25 @@
-"""`KeyGate`: the outermost ASGI application. It checks the Host and Origin headers, authenticates API keys, and applies quotas.
+"""`KeyGate`: the outermost ASGI application. It checks the Host and Origin headers, authenticates callers, and applies quotas.
 
-A gateway that has API keys rejects requests without a valid key. A gateway without API keys may only listen on a loopback address.
-Requests for `/health` and `/ready` are passed on without any of these checks.
+A gateway that has API keys or issuers of access tokens rejects requests without a valid key or token. A gateway without both may only
+listen on a loopback address. Requests for `/health` and `/ready` are passed on without any of these checks.
+
+The decision about a request is synchronous, except for an access token that is not remembered: it is checked before the body is read.
 """
 
 from __future__ import annotations
 
+import enum
 import logging
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from gateway.auth.api_keys import ApiKeys, ListedKeys
+from gateway.auth.api_keys import ListedKeys
+from gateway.auth.known_callers import Callers
+from gateway.auth.oauth_scopes import check_scopes
 from gateway.auth.principal import LOCAL, Principal
+from gateway.auth.token_errors import IssuerUnavailable, TokenRefused
 from gateway.catalog.status import STATUS_URI
+from gateway.config.auth_settings import InboundAuthSettings
 from gateway.config.models import HttpSettings
 from gateway.errors import ConfigError, StorageError
 from gateway.json_types import JsonObject
@@ -22,10 +29,12 @@ from gateway.protocol import PARSE_ERROR
 from gateway.server.bodies import has_foreign_charset, too_large
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY
 from gateway.server.fast_path.started_requests import StartedRequest
+from gateway.server.forwarded_principal import signed_principal
 from gateway.server.gateway_server import AGUI_PATH
 from gateway.server.head import Head
 from gateway.server.http_responses import LIMIT_REACHED, Refusal, insufficient_scope, json_response, text_response
 from gateway.server.origins import AcceptedOrigins, is_loopback
+from gateway.server.protected_resource import ProtectedResource, bearer_token, is_access_token
 from gateway.server.replica_signature import HEADER, SERVER_SCHEME
 from gateway.server.replicas import Replicas
 from gateway.server.sdk_path.lazy_application import HEALTH_PATH, READY_PATH
@@ -41,13 +50,18 @@ OPEN_PATHS = frozenset({HEALTH_PATH, READY_PATH})
 """URL paths that need no API key, because they only report that the process runs and is ready."""
 
 
-def check_bind(host: str, keys: ListedKeys) -> bool:
-    """Check that the gateway may listen at the address `host`. Return whether requests need an API key for as long as this process runs.
+def check_bind(host: str, keys: ListedKeys, auth: InboundAuthSettings | None = None) -> bool:
+    """Check that the gateway may listen at the address `host`. Return whether requests always need a credential.
+
+    `auth` are the settings of access tokens; `None`: the gateway accepts none.
 
     Raises:
-        ConfigError: `host` is not a loopback address, and there is no API key.
+        ConfigError: `host` is not a loopback address, and there is neither an API key nor an issuer, or an issuer's settings are wrong.
         StorageError: The API keys cannot be read.
     """
+    if auth is not None and auth.issuers:
+        check_scopes(auth)
+        return True
     if not is_loopback(host) and not keys.list():
         raise ConfigError(
             f"Refusing to listen on {host!r} without API keys: anybody who reaches it could use every tool. "
@@ -79,6 +93,12 @@ def _unauthorized(*, has_credentials: bool) -> tuple[JsonObject, dict[str, str]]
     return {"error": "invalid_token", "message": message}, {"WWW-Authenticate": f'{challenge}, error="invalid_token"'}
 
 
+class Unchecked(enum.Enum):
+    """What `KeyGate.judge` returns about a request with an access token that is not remembered."""
+
+    TOKEN = enum.auto()
+
+
 class FastEntry(Protocol):
     """Interface of the object to which `KeyGate` passes complete requests that may be answered without the MCP SDK (`HttpDispatch`)."""
 
@@ -97,7 +117,7 @@ class KeyGate:
     def __init__(
         self,
         app: ASGIApp,
-        keys: ApiKeys,
+        callers: Callers,
         origins: AcceptedOrigins,
         settings: HttpSettings,
         usages: Usages,
@@ -106,7 +126,7 @@ class KeyGate:
         fast_path: FastEntry | None = None,
         replicas: Replicas | None = None,
     ) -> None:
-        """`app` is the next ASGI application, to which authenticated requests are passed.
+        """`app` is the next ASGI application, to which authenticated requests are passed. `callers` has the API keys and access tokens.
 
         `replicas` verifies requests that other replicas of this gateway forward; `None` without replicas.
 
@@ -118,7 +138,10 @@ class KeyGate:
         self._judged = settings.path, AGUI_PATH
         """URL paths whose handlers check the scopes of API keys themselves. A path that ends in a slash includes all paths below it."""
         self._fast_path = fast_path
-        self._keys = keys
+        self._callers = callers
+        self._keys = callers.keys
+        self._tokens = callers.tokens
+        self._resource = None if callers.tokens is None else ProtectedResource(callers.tokens)
         self._replicas = replicas
         self._requires_key = requires_key
         self.usages = usages
@@ -135,6 +158,8 @@ class KeyGate:
             return
         head = Head(scope)
         judged = self.judge(head)
+        if judged is Unchecked.TOKEN:
+            judged = await self._judge_unchecked(head)
         if judged is None:
             await self._app(scope, receive, send)
         elif not isinstance(judged, Principal):
@@ -188,7 +213,7 @@ class KeyGate:
         the rejection.
         """
         judged = self.judge(head)
-        if judged is None:
+        if judged is None or judged is Unchecked.TOKEN:  # the application starts now, and checks the token before it reads the body
             return Admission(None, is_local=False, waits=False)
         if not isinstance(judged, Principal):
             return judged
@@ -197,10 +222,24 @@ class KeyGate:
             return refusal.to_response(is_rpc=head.path == self._path)
         return Admission(judged.id, is_local=judged is LOCAL, waits=head.path == self._path)
 
-    def judge(self, head: Head) -> Principal | ASGIApp | None:
+    async def _judge_unchecked(self, head: Head) -> Principal | ASGIApp:
+        """Check the access token of a request, and judge the request then. The body has not been read."""
+        assert self._tokens is not None and self._resource is not None
+        try:
+            known = await self._tokens.verify(bearer_token(_authorization(head)))
+        except TokenRefused as error:
+            return self._resource.unauthorized(str(error))
+        except IssuerUnavailable:
+            return self._resource.unavailable()
+        judged = self.judge(head, known.principal)
+        assert judged is not None and not isinstance(judged, Unchecked), "the path needs a caller, and the caller is known"
+        return judged
+
+    def judge(self, head: Head, verified: Principal | None = None) -> Principal | ASGIApp | Literal[Unchecked.TOKEN] | None:
         """Authenticate a request by its head. Return the caller's principal, or an ASGI application that sends the rejection.
 
-        Return `None` if the path is `/health` or `/ready`, which need no API key.
+        Return `None` if the path is `/health` or `/ready`, which need no API key, and `Unchecked.TOKEN` if the access token must be checked
+        first. `verified` is the principal of a token that was just checked.
         """
         fields = head.fields
         if head.path in OPEN_PATHS:
@@ -210,17 +249,20 @@ class KeyGate:
         refusal = self._refusal(head)
         if refusal is not None:
             return refusal
-        authorization = next((value for name, value in head.headers if name == b"authorization"), b"")
+        if self._resource is not None and (metadata := self._resource.metadata(head.path, head.method)) is not None:
+            return metadata
+        authorization = _authorization(head)
         try:
-            principal = self._principal(authorization)
+            principal = verified or self._principal(authorization)
         except StorageError as error:
             self._log_unreadable(error)
             return json_response({"error": "The gateway cannot read its API keys. Its log has the reason."}, 503)
         if principal is None:
-            content, challenge = _unauthorized(has_credentials=bool(authorization))
-            return json_response(content, 401, challenge)
+            return self._unknown(authorization)
         if principal.scopes is not None and not self._is_judged(head.path):
             verdict = judge_scope(principal.scopes, "resources", OWN_SOURCE, STATUS_URI)
+            if isinstance(verdict, Reject) and self._resource is not None and principal.kind == "user":
+                return self._resource.forbidden(principal.issuer, ("resources", OWN_SOURCE, STATUS_URI), verdict)
             if isinstance(verdict, Reject):
                 content, challenge = insufficient_scope(f"resources:{OWN_SOURCE}/{STATUS_URI}", verdict)
                 return json_response(content, 403, challenge)
@@ -232,6 +274,15 @@ class KeyGate:
             return too_large(self._max_request_bytes).to_response(is_rpc=is_rpc)
         return principal
 
+    def _unknown(self, authorization: bytes) -> ASGIApp | Literal[Unchecked.TOKEN]:
+        """Return the rejection of a request whose caller is not known, or `Unchecked.TOKEN` if its access token must be checked first."""
+        if self._resource is None:
+            content, challenge = _unauthorized(has_credentials=bool(authorization))
+            return json_response(content, 401, challenge)
+        if is_access_token(bearer_token(authorization)):
+            return Unchecked.TOKEN
+        return self._resource.unauthorized("The API key is unknown, expired or revoked." if authorization else "")
+
     def _judge_forwarded(self, head: Head, replicas: Replicas) -> Principal | ASGIApp:
         """Authenticate a request that another replica has forwarded. Return its principal, or an ASGI application that sends the rejection.
 
@@ -242,7 +293,8 @@ class KeyGate:
         if signed is not None and signed.scheme == SERVER_SCHEME:
             return LOCAL
         try:
-            principal = None if signed is None else self._keys.current(Principal(signed.principal))
+            forwarded = None if signed is None else signed_principal(signed)
+            principal = None if forwarded is None else self._callers.current(forwarded)
             if signed is not None and signed.principal == LOCAL.id:
                 principal = None if self._requires_key or self._keys.list() else LOCAL
         except StorageError as error:
@@ -319,17 +371,31 @@ class KeyGate:
         return None
 
     def _principal(self, authorization: bytes, head: Head | None = None) -> Principal | None:
-        """Return the principal of the API key in `authorization`, the value of the `Authorization` header; `None` if the key is not valid.
+        """Return the principal of the API key or remembered access token in `authorization`, the value of the `Authorization` header.
 
-        If the gateway has no API keys and requires none, return the local user. If `head` contains the key of an earlier request on the
-        same connection, only its revocation and expiry are checked, without computing a hash.
+        Return `None` if the key is not valid, or the token not remembered. If the gateway has no API keys and requires none, return the
+        local user. If `head` contains the key or token of an earlier request on the same connection, only its revocation and expiry are
+        checked, without computing a hash.
         """
+        known = None if head is None else head.token
+        if known is not None and known.is_usable(time.time()):
+            return known.principal
         key = None if head is None else head.key
         if key is None or not self._keys.holds(key):
             if not self._requires_key and not self._keys.list():
                 return LOCAL
-            scheme, _, token = authorization.decode("latin-1").partition(" ")
-            key = self._keys.find(token.strip()) if scheme.lower() == "bearer" and token else None
+            token = bearer_token(authorization)
+            if self._tokens is not None and is_access_token(token):
+                known = self._tokens.remembered(token)
+                if head is not None:
+                    head.token = known
+                return None if known is None else known.principal
+            key = self._keys.find(token) if token else None
             if head is not None:
                 head.key = key
         return None if key is None else key.principal
+
+
+def _authorization(head: Head) -> bytes:
+    """Return the value of the first `Authorization` header of a request; empty without one."""
+    return next((value for name, value in head.headers if name == b"authorization"), b"")

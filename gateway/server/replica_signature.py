@@ -36,6 +36,9 @@ SERVER_SCHEME = "s1"
 A request of a client is always forwarded with `SCHEME`, so no client can have such a message signed.
 """
 
+USER_SCHEME = "u1"
+"""Scheme of a user's request. Its principal is not an id but JSON, which a replica that does not know access tokens refuses."""
+
 Headers = Iterable[tuple[bytes, bytes]]
 
 
@@ -47,9 +50,14 @@ class Route:
     """Id of the replica that receives the request."""
     sender: str
     principal: str
-    """Id of the principal that the sender has authenticated."""
+    """Id of the principal that the sender has authenticated; for a user, its facts as JSON."""
     scheme: str = SCHEME
-    """`SCHEME` for a request of a client, or `SERVER_SCHEME` for a message of the replica itself."""
+    """`SCHEME` or `USER_SCHEME` for a request of a client, or `SERVER_SCHEME` for a message of the replica itself."""
+
+    @classmethod
+    def of_client(cls, receiver: str, sender: str, principal: str) -> Route:
+        """Return the route of a client's request. `principal` is an id, or the JSON of a user."""
+        return cls(receiver, sender, principal, USER_SCHEME if principal.startswith("{") else SCHEME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +68,13 @@ class Signed:
     """Id of the replica that forwarded the request."""
     nonce: str
     principal: str
-    """Id of the principal that the sender has authenticated."""
+    """Id of the principal that the sender has authenticated; for a user, its facts as JSON."""
     digest: str
     """SHA-256 of the body, in hex digits."""
     expires_at: float
     """Time after which the signature is no longer valid, in seconds since the epoch."""
     scheme: str = SCHEME
-    """`SCHEME` for a request of a client, or `SERVER_SCHEME` for a message of the replica itself."""
+    """`SCHEME` or `USER_SCHEME` for a request of a client, or `SERVER_SCHEME` for a message of the replica itself."""
 
 
 def forwarded_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
@@ -88,7 +96,7 @@ def verify(key: bytes, value: bytes, *, receiver: str, method: str, headers: Hea
     `headers` are all headers of the request. The caller compares the digest with the body, and refuses a nonce that it has seen.
     """
     fields = value.decode("latin-1").split(" ")
-    if len(fields) != 8 or fields[0] not in (SCHEME, SERVER_SCHEME):
+    if len(fields) != 8 or fields[0] not in (SCHEME, USER_SCHEME, SERVER_SCHEME):
         return None
     expected = _mac(key, fields[:-1], method, forwarded_headers(headers))
     if not hmac.compare_digest(expected.encode(), fields[-1].encode()) or fields[1] != receiver:

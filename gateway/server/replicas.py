@@ -211,6 +211,7 @@ class Replicas:
     async def forward(self, replica: str, head: Head, body: bytes, principal: str, number: JsonValue, send: Send) -> bool:
         """Forward a client's request to another replica, and pass its response on with `send`. Return false if nothing was sent there.
 
+        `principal` is what `forwarded_text` returned for the caller.
         `number` is the JSON-RPC id of the request, or of the request whose stream a GET resumes, for an error response if the other replica
         stops before it has answered. The caller cancels this method when the client disconnects.
         """
@@ -233,7 +234,7 @@ class Replicas:
 
         try:
             client = self._client = self._client or _new_client()
-            route, headers = Route(peer.id, self.id, principal), forwarded_headers(head.headers)
+            route, headers = Route.of_client(peer.id, self.id, principal), forwarded_headers(head.headers)
             response = await client.send(self._request(client, peer, route, head.method, headers, body), stream=True)
             try:
                 await answer.take(response)

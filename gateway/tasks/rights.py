@@ -18,7 +18,7 @@ from gateway.tasks.task import Task
 
 logger = logging.getLogger(__name__)
 
-KEY_GONE = "The API key of this task's caller was revoked or has expired, so the task was ended."
+KEY_GONE = "The API key or access token of this task's caller is no longer valid, so the task was ended."
 
 CallerNow = Callable[[str, Principal], Awaitable[Principal]]
 """Function that receives the exposed name of a tool and a principal, and returns the principal with the current scopes of its API key.

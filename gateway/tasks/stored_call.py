@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any, cast
 
 from gateway.auth.principal import Principal
+from gateway.auth.principal_facts import facts_of, from_facts
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.metadata import IDEMPOTENCY_KEY, request_meta
 from gateway.protocol import INTERNAL_ERROR
@@ -21,7 +22,8 @@ from gateway.tools.ports import ClientProfile
 def to_stored(arguments: JsonObject, ctx: CallContext, *, resumes: bool, queue: str = "") -> JsonObject:
     """Return the JSON from which another process can repeat the tool call of a task.
 
-    The JSON has the call's arguments, client and `_meta`, the name and scopes of its principal, and the `requestState` and answers to
+    The JSON has the call's arguments, client and `_meta`, the name and scopes of its principal, the facts of a user with an access token
+    (never the token), and the `requestState` and answers to
     requests for input that the client sent. The tool's name and the principal's id are not in the JSON, but in other columns of the task's
     row. If `resumes` is false, the JSON also contains the mark that no other process may repeat the call. `queue` is the task queue at
     Temporal; empty for that of the gateway.
@@ -35,6 +37,8 @@ def to_stored(arguments: JsonObject, ctx: CallContext, *, resumes: bool, queue: 
     }
     if principal.scopes is not None:
         call["scopes"] = list(principal.scopes)
+    if principal.kind == "user":
+        call["user"] = facts_of(principal)
     if ctx.facts.request_state is not None or ctx.facts.input_responses is not None:
         call |= {"state": ctx.facts.request_state, "responses": dict(ctx.facts.input_responses or {})}
     if not resumes:
@@ -56,9 +60,11 @@ def from_stored(row: TaskRow) -> CallContext:
     """
     call = row.call
     scopes = cast("list[str] | None", call.get("scopes"))
+    user = from_facts(call.get("user"))
+    named = Principal(row.principal, str(call.get("name") or ""), None if scopes is None else tuple(scopes))
     return CallContext(
         CallFacts(
-            principal=Principal(row.principal, str(call.get("name") or ""), None if scopes is None else tuple(scopes)),
+            principal=user if user is not None and user.id == row.principal else named,
             client=ClientProfile(**cast("dict[str, JsonValue]", call["client"])),
             meta=request_meta(call["meta"]),
             request_state=call.get("state"),

@@ -12,7 +12,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 OUTSIDE_THE_MIRROR = {
     *("docs", "attacks", "faults", "accept", "conformance", "fakes"),
-    *("architecture", "interaction", "mutants", "packaging", "platforms"),
+    *("architecture", "interaction", "mutants", "oidc", "packaging", "platforms"),
 }
 
 

@@ -55,7 +55,7 @@ def secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[dict[s
     before = keyring.get_keyring()
     keyring.set_keyring(FileKeyring())
     site = {"MOONGATE_DATABASE": "postgresql://moongate@db.example.com/moongate", "MOONGATE_INSTALLATION_KEY": bytes(range(32)).hex()}
-    names = ("DOCS_TOKEN", "MOONGATE_API_KEY", "S3_ACCESS_KEY", "S3_SECRET_KEY", "DATABASE_PASSWORD")
+    names = ("DOCS_TOKEN", "MOONGATE_API_KEY", "S3_ACCESS_KEY", "S3_SECRET_KEY", "DATABASE_PASSWORD", "INTROSPECTION_SECRET")
     yield {"PATH": f"{tmp_path}:/usr/bin:/bin", **dict.fromkeys(names, SECRET), **site}
     keyring.set_keyring(before)
 

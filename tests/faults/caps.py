@@ -91,7 +91,7 @@ CAPS: tuple[Cap, ...] = (
         "gateway.server.sealed_sessions:MAX_ID",
         "the id of a session that every replica continues",
         "tests/server/test_continued_sessions.py",
-        "test_session_with_a_long_handshake_stays_at_its_replica",
+        "test_requests_of_a_session_with_a_long_handshake_reach_its_replica",
     ),
     Cap(
         "gateway.server.event_ids:MAX_REQUEST_ID",
@@ -428,6 +428,36 @@ CAPS: tuple[Cap, ...] = (
         "the memory of a skill's script",
         "tests/skills/test_sandbox.py",
         "test_memory_is_limited",
+    ),
+    Cap(
+        "gateway.auth.signed_tokens:MAX_TOKEN_LENGTH",
+        "an access token",
+        "tests/attacks/test_access_tokens.py",
+        "test_wrong_token_gets_the_challenge_and_nothing_else",
+    ),
+    Cap(
+        "gateway.auth.signing_keys:REFETCH_SECONDS",
+        "requests for keys that tokens with invented key ids cause",
+        "tests/auth/test_access_tokens.py",
+        "test_invented_key_ids_do_not_burden_the_issuer",
+    ),
+    Cap(
+        "gateway.auth.introspection:MAX_WAITING",
+        "opaque tokens that wait for their issuer",
+        "tests/auth/test_access_tokens.py",
+        "test_flood_of_opaque_tokens_is_bounded",
+    ),
+    Cap(
+        "gateway.auth.access_tokens:VERIFY_SECONDS",
+        "the check of one access token",
+        "tests/auth/test_access_tokens.py",
+        "test_silent_issuer_ends_the_check_in_time",
+    ),
+    Cap(
+        "gateway.auth.access_tokens:MAX_REMEMBERED",
+        "valid access tokens that are remembered",
+        "tests/auth/test_access_tokens.py",
+        "test_memory_for_tokens_is_bounded",
     ),
     Cap(
         "gateway.storage.audit_writer:MAX_CALLS",

@@ -139,7 +139,7 @@ ATTACKS: dict[int, Row] = {
     28: Row("secrets in logs, errors and pages", "secrets appear in none of them"),
     29: Row("secrets at rest", "they are encrypted, or readable only by their user"),
     30: Row("path traversal and links in skills, resources and ids", "no file outside is read"),
-    31: Row("forged tokens", "-", "no inbound OAuth: API keys are compared by hash"),
+    31: Row("forged, foreign and stale access tokens", "they get a 401 with the right challenge, on every path, and reach no server"),
     32: Row("malformed input that crashes the gateway", "the gateway answers the next valid request, without a traceback"),
     33: Row("state that runs code when it is loaded", "state is JSON; unknown classes are never created"),
     34: Row("packages that change behind one name", "`doctor` and `lock` name a server started from `…@latest` or no version"),

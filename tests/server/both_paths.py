@@ -15,6 +15,7 @@ import anyio
 from starlette.types import ASGIApp, Receive
 
 from gateway.auth.api_keys import KeyStore
+from gateway.auth.known_callers import Callers
 from gateway.catalog import Catalog, CatalogEntry
 from gateway.config.models import HttpSettings
 from gateway.config.policies import SourcePolicy
@@ -144,12 +145,12 @@ class Setup:
         self.keys = keys = KeyStore(folder / "keys.json")
         settings = HttpSettings(direct_path="off", max_request_bytes=50_000)
         where: dict[str, Any] = {"host": "127.0.0.1", "port": 80}
-        self.longer = build_http_app(self.server, settings, keys, **where, probes=Probes(lambda: True, lambda challenge: ""))
+        self.longer = build_http_app(self.server, settings, Callers(keys), **where, probes=Probes(lambda: True, lambda challenge: ""))
         self.behind = Counting(self.longer)
         limits: dict[str, Any] = {"path": settings.path, "max_request_bytes": settings.max_request_bytes}
         direct = HttpDispatch(cast("Any", self.behind), self.server, SessionTable(), **limits)
         places = accepted_origins(**where, more_hosts=[], more_origins=[])
-        self.direct = KeyGate(direct, keys, places, settings, self.server.usages, requires_key=False, fast_path=direct)
+        self.direct = KeyGate(direct, Callers(keys), places, settings, self.server.usages, requires_key=False, fast_path=direct)
 
     def take(self, head: Head, body: bytes) -> Any:
         """Offer a request to the fast path, and count the requests that the fast path accepts."""

@@ -15,6 +15,7 @@ import pytest
 from starlette.applications import Starlette
 
 from gateway.auth.api_keys import KeyStore
+from gateway.auth.known_callers import Callers
 from gateway.catalog import Catalog, CatalogEntry
 from gateway.config.models import HttpSettings, TaskSettings
 from gateway.config.policies import SourcePolicy
@@ -107,8 +108,8 @@ class Gateway:
         where: dict[str, Any] = {"host": "127.0.0.1", "port": 80, "probes": Probes(lambda: True, lambda challenge: "")}
         keys = KeyStore(folder / "keys.json")
         self.apps = {
-            "fast": build_http_app(self.server, HttpSettings(), keys, **where),
-            "sdk": build_http_app(self.server, HttpSettings(direct_path="off"), keys, **where),
+            "fast": build_http_app(self.server, HttpSettings(), Callers(keys), **where),
+            "sdk": build_http_app(self.server, HttpSettings(direct_path="off"), Callers(keys), **where),
             "agui": Starlette(routes=[agui]),
         }
 

@@ -15,6 +15,7 @@ import httpx2
 import pytest
 
 from gateway.auth.api_keys import KeyStore
+from gateway.auth.known_callers import Callers
 from gateway.auth.principal import LOCAL
 from gateway.catalog import CatalogEntry
 from gateway.config.models import HttpSettings, LimitSettings
@@ -59,7 +60,8 @@ class Door:
     def rebuild(self) -> None:
         """Compose the application again, after a change of the server."""
         where: dict[str, Any] = {"host": "127.0.0.1", "port": 80}
-        self.app = build_http_app(self.server, self.settings, self.keys, **where, probes=Probes(lambda: True, lambda challenge: ""))
+        probes = Probes(lambda: True, lambda challenge: "")
+        self.app = build_http_app(self.server, self.settings, Callers(self.keys), **where, probes=probes)
 
     async def post(self, message: Any, headers: dict[str, str] | None = None) -> httpx2.Response:
         body = message if isinstance(message, bytes) else json.dumps(message).encode()

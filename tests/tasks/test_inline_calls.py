@@ -147,6 +147,6 @@ async def test_call_of_a_caller_without_rights_ends_before_its_next_step(tmp_pat
         raise AssertionError
 
     async with running(tmp_path, forever, caller_now=gone) as runner:
-        with anyio.fail_after(10), pytest.raises(TaskError, match="was revoked or has expired"):
+        with anyio.fail_after(10), pytest.raises(TaskError, match="is no longer valid"):
             await runner.run_inline("tool", {}, CTX, work)
     assert ran == []

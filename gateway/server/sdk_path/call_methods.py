@@ -20,7 +20,7 @@ from gateway.server.sdk_path.wire_caller import WireCaller, is_sdk_result
 from gateway.tools.base import Complete, ToolOutcome
 from gateway.tools.context import CallContext
 
-KEY_GONE = "The API key of this call was revoked or has expired, so the call was ended."
+KEY_GONE = "The API key or access token of this call is no longer valid, so the call was ended."
 
 
 class CallMethods:

@@ -1,0 +1,36 @@
+"""`Callers`: the API keys and the access tokens of a gateway together. It answers who may still act, for requests and for long work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gateway.auth.api_keys import ApiKeys
+from gateway.auth.principal import Principal
+
+if TYPE_CHECKING:
+    from gateway.auth.access_tokens import AccessTokens
+
+
+class Callers:
+    """Finds the current rights of principals, whatever has authenticated them."""
+
+    def __init__(self, keys: ApiKeys, tokens: AccessTokens | None = None) -> None:
+        """`tokens` checks access tokens; `None` if the gateway accepts none."""
+        self.keys = keys
+        self.tokens = tokens
+
+    def current(self, principal: Principal) -> Principal | None:
+        """Return `principal` with its current rights, or `None` if its API key or its access tokens are no longer valid.
+
+        The local user is returned unchanged. `AccessTokens.current` has the rule for users.
+
+        Raises:
+            StorageError: The API keys cannot be read.
+        """
+        if principal.id.startswith("user:"):
+            return None if self.tokens is None else self.tokens.current(principal)
+        return self.keys.current(principal)
+
+    def are_required(self) -> bool:
+        """Return whether HTTP clients must identify themselves: there is an API key or an issuer, or the keys cannot be read."""
+        return self.tokens is not None or self.keys.are_required()
