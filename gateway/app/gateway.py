@@ -165,8 +165,7 @@ class Gateway:
         self._stack.push_async_callback(models.aclose)
         hosts = SourceHost()
         kept = config.storage
-        most = config.audit.max_entries
-        records = Records(state, audit_days=kept.audit_days, url=kept.url, gateway=configuration_of(own_id), max_audit_entries=most)
+        records = Records(state, audit_days=kept.audit_days, url=kept.url, gateway=configuration_of(own_id))
         self._stack.push_async_callback(records.aclose)
         self.feed = ChangeFeed(records.database)
         self._callers = Callers(await _open_keys(records, self.feed, _key_file(loaded), kept.url), _access_tokens(config.server.auth))

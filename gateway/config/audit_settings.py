@@ -33,7 +33,7 @@ class AuditSettings(Model):
     `hash` (a keyed digest) or `omit`. The first pattern that matches applies. Arguments that no pattern matches are left out.
     """
     max_entries: int = Field(default=5_000_000, ge=1000)
-    """Maximum number of entries of the audit log. The oldest are deleted, also before `storage.auditDays`, with a warning in the log."""
+    """Maximum number of entries of the audit log. The oldest are deleted, also before `storage.auditDays`."""
     otlp: bool = False
     """Also send each stored entry as a log record to the OTLP endpoint of the `OTEL_EXPORTER_OTLP_…` variables. Needs the extra
     `telemetry`.

@@ -169,4 +169,5 @@ class CallJournal:
 async def open_journal(settings: AuditSettings, records: Records, state: StateFolder) -> CallJournal:
     """Return a journal that writes to the audit log of `records`. Raises `StorageError`."""
     key = await anyio.to_thread.run_sync(state.key, "audit-arguments") if settings.arguments else b""
+    records.writer.max_entries = settings.max_entries
     return CallJournal(settings, records.writer, key)

@@ -75,11 +75,12 @@ Form = Callable[[Any], AuditEntry | None]
 class AuditWriter:
     """Queues entries of the audit log, and writes them in batches. `run` writes; without it, only `flush` and `settle` do."""
 
-    def __init__(self, log: Callable[[], Awaitable[Log]], days: int, max_entries: int | None = None) -> None:
-        """`log` opens the database if necessary. Entries are deleted after `days`, and beyond the newest `max_entries`."""
+    def __init__(self, log: Callable[[], Awaitable[Log]], days: int) -> None:
+        """`log` opens the database if necessary. Entries are deleted after `days`."""
         self._log = log
         self._days = days
-        self._max_entries = max_entries
+        self.max_entries: int | None = None
+        """Number of entries beyond which the oldest are deleted; `None` without a limit."""
         self.form: Form = lambda entry: entry
         """Makes the entry of a queued call. The gate sets it."""
         self.on_stored: Callable[[Sequence[AuditEntry]], Awaitable[None]] | None = None
@@ -214,7 +215,7 @@ class AuditWriter:
     async def _prune(self) -> None:
         """Delete expired entries, at most `PRUNED_AT_ONCE`; if there are more, the next write continues."""
         log = await self._log()
-        gone = await log.prune(time.time() - self._days * _DAY_SECONDS, keep=self._max_entries)
+        gone = await log.prune(time.time() - self._days * _DAY_SECONDS, keep=self.max_entries)
         if gone < PRUNED_AT_ONCE:
             self._pruned_at = time.monotonic()
 

@@ -56,19 +56,17 @@ class Records:
     The owner runs `run` in a task group, and finally calls `aclose`.
     """
 
-    def __init__(
-        self, state: StateFolder, *, audit_days: int, url: str | None = None, gateway: str = "", max_audit_entries: int | None = None
-    ) -> None:
+    def __init__(self, state: StateFolder, *, audit_days: int, url: str | None = None, gateway: str = "") -> None:
         """Store the settings without opening the database. Without `url` (of a PostgreSQL server), it is in the state folder.
 
-        Audit entries are deleted after `audit_days`, and beyond the newest `max_audit_entries`. `gateway` is an id that separates the
-        tasks, agent sessions, counted sampling requests and standing approvals of configurations that share a state folder. If `url` is
-        set, `gateway` is ignored, because gateways that share a database server share all records.
+        Audit entries are deleted after `audit_days`. `gateway` is an id that separates the tasks, agent sessions, counted sampling requests
+        and standing approvals of configurations that share a state folder. If `url` is set, `gateway` is ignored, because gateways that
+        share a database server share all records.
         """
         self._gateway = gateway if url is None else ""
         self._state = state
         self._url = url
-        self.writer = AuditWriter(self.audit, audit_days, max_audit_entries)
+        self.writer = AuditWriter(self.audit, audit_days)
         """Queues and writes the entries of the audit log."""
         self._opened: _Opened | None = None
         self._opening = anyio.Lock()

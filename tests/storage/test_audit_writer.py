@@ -233,7 +233,8 @@ async def test_refusals_do_not_wait_again_while_the_database_fails(tmp_path: Pat
 
 
 async def test_oldest_entries_beyond_the_maximum_are_deleted(tmp_path: Path) -> None:
-    records = Records(StateFolder(tmp_path), audit_days=30, max_audit_entries=10)
+    records = Records(StateFolder(tmp_path), audit_days=30)
+    records.writer.max_entries = 10
     try:
         for number in range(25):
             records.note(AuditEntry(time.time(), "ask.judged", "docs", str(number)))
