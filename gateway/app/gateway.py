@@ -44,6 +44,7 @@ from gateway.gate.acceptance import Acceptance
 from gateway.gate.approvals import Approvals
 from gateway.gate.approvers import Approvers
 from gateway.gate.audited_events import audit
+from gateway.gate.call_journal import CallJournal, open_journal
 from gateway.gate.function_rules import FunctionRules
 from gateway.gate.own_tools import OwnToolGates, OwnToolGuard
 from gateway.gate.pipeline import GateServices
@@ -61,13 +62,14 @@ from gateway.tasks.engine_choice import choose_engine
 from gateway.tasks.task_engine import MakeEngine
 from gateway.tasks.task_tools import TaskTools
 from gateway.telemetry.gateway_events import EventStream
+from gateway.telemetry.gateway_load import Load
 from gateway.telemetry.logging import SecretMask
 from gateway.tools.base import ReadOutcome, Tool
 from gateway.tools.context import CallContext
 from gateway.tools.wrappers import RenamedTool
 from gateway.upstream.child_processes import ChildProcesses
 from gateway.upstream.gateway_chain import configuration_of
-from gateway.upstream.hop_id import hop_id
+from gateway.upstream.hop_id import STDIO, hop_id
 from gateway.upstream.input_guard import InputRequestServices
 from gateway.upstream.large_bodies import LargeBodies
 from gateway.upstream.readiness import Readiness
@@ -100,6 +102,8 @@ class Gateway:
         self._callers: Callers
         self.feed: ChangeFeed
         """Tells this gateway when another gateway on the same database has changed shared data."""
+        self.journal: CallJournal
+        """Records calls and reads for the audit log and metrics."""
         self.inspection: Inspection
         """Reports the state of the running gateway and its problems, for operators."""
         self._server: GatewayServer
@@ -169,15 +173,15 @@ class Gateway:
         self._stack.push_async_callback(records.aclose)
         self.feed = ChangeFeed(records.database)
         self._callers = Callers(await _open_keys(records, self.feed, _key_file(loaded), kept.url), _access_tokens(config.server.auth))
-        # Until the gateway exits, audit events are stored in the gateway's database.
-        self._stack.callback(audit(self.events, records))
+        self._stack.callback(audit(self.events, records))  # until the gateway exits
+        self.journal = await open_journal(config.audit, records, state)
         standing_days = config.server.standing_approval_days
         approvers = Approvers(lambda: self.loaded.config, self._callers)
         approvals = Approvals(records, self.events, standing_days=standing_days, default_by=approvers.default, chosen_by=approvers.chosen)
         store = build_result_store(kept, state.path)
         await store.check()
         mask = SecretMask()
-        gates = GateServices(events=self.events, approvals=approvals, store=store, mask=mask.mask)
+        gates = GateServices(events=self.events, approvals=approvals, store=store, mask=mask.mask, journal=self.journal)
         builder = LocalBuilder(self, models.resolver, records, state.path, self.events, self._acceptance)
         local = LocalSources(hosts, builder.build)
         self._gates = OwnToolGates(FunctionRules(lambda source: self.loaded.config.policies.get(source), local.names_of), gates)
@@ -329,6 +333,15 @@ class Gateway:
         """Return the quarantined tools (hidden until a person accepts their definitions) that match the patterns. Implements `ToolBox`."""
         return [RenamedTool(tool, tool.exposed_name) for tool in self.catalog.quarantined(patterns)]
 
+    def load(self) -> Load:
+        """Return numbers that describe what the gateway does now, for metrics."""
+        return {
+            **self.inspection.load(),
+            **self._server.load(),
+            **self.journal.load(),
+            "moongate.children": [(self._children.running, {})],
+        }
+
     def guard_of(self, source: str) -> OwnToolGuard:
         """Return the object that applies policy to tools which the agent or workflow `source` defines itself. Implements `ToolGuards`."""
         return self._gates.guard_of(source)
@@ -370,6 +383,7 @@ class Gateway:
         """
         from gateway.server.serving import serve_stdio
 
+        self.journal.endpoint = STDIO
         await serve_stdio(self._server, first, partial(self.keep_answers, first))
 
     async def keep_answers(self, first: StartupAnswers | None) -> None:
@@ -402,6 +416,7 @@ class Gateway:
         from gateway.server.serving import Endpoint, serve_http
 
         server = self.loaded.config.server
+        self.journal.endpoint = server.http.path
         await self._callers.keys.take_over(_key_file(self.loaded))
         check_bind(host, self._callers.keys, server.auth)
         certificate = await self._certificate()

@@ -23,6 +23,7 @@ from gateway.catalog.source_statuses import local_status, seen_status, server_st
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.lint import Finding
 from gateway.policy.shadowing import Named, shadowing_remarks
+from gateway.telemetry.gateway_load import Load
 from gateway.tools.base import SourceStatus
 
 if TYPE_CHECKING:
@@ -74,6 +75,16 @@ class Inspection:
         count = self._catalog.count
         shown = [seen_status(status, rights, count(status.name, viewer)) for status in statuses if not rights.hides(status.name)]
         return shown, self.problems() if rights.is_operator else []
+
+    def load(self) -> Load:
+        """Return the numbers of running and waiting calls of each source, and whether the gateway can use it."""
+        limits = [(listing.entry.source.id, listing.gate.limiter) for listing in self._catalog.listings]
+        states = [status for status in self.sources() if status.state != "disabled"]
+        return {
+            "moongate.source.ready": [(int(s.state in ("ready", "idle")), {"source": s.name}) for s in states],
+            "moongate.calls.running": [(limit.held, {"source": source}) for source, limit in limits if limit is not None],
+            "moongate.calls.queued": [(limit.waiting, {"source": source}) for source, limit in limits if limit is not None],
+        }
 
     def problems(self) -> list[str]:
         """Return a text for each problem that keeps the gateway from using its configuration or lock file as written, secrets masked."""

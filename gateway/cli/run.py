@@ -10,6 +10,7 @@ import gc
 import json
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from gateway.config.watch import FileWatch
     from gateway.gate.acceptance import Acceptance
     from gateway.server.startup_answers import StartupAnswers
+    from gateway.telemetry.audit_logs import AuditLogs
     from gateway.telemetry.logging import SecretMask
 
 ANNOUNCE_TIMEOUT_SECONDS = 10.0
@@ -79,13 +81,14 @@ def run(stdio: bool, address: str | None, or_any_port: bool, as_json: bool, conf
                 from gateway.server.certificate import ServerCertificate
 
                 ServerCertificate(http.tls)  # fails here before a server starts; `Gateway.serve_http` reads the files again
+        logs = _open_audit_logs(loaded)
         listener = None if stdio else _listen(loaded, host, port, searches=or_any_port and address is None)
         metrics = _listen_for_metrics(loaded, listener) if listener is not None else None
         export_telemetry(mask, for_prometheus=metrics is not None)
         follow = _Follow(loaded, watch, mask, acceptance)
         announcer = _Announcer(loaded, None if stdio else host, as_json=as_json)
         endpoint = (host, port, listener) if listener is not None else None
-        run_async(lambda: _serve(follow, announcer, endpoint, first, metrics), serves=not stdio)
+        run_async(lambda: _serve(follow, announcer, endpoint, first, metrics, logs), serves=not stdio)
     finally:
         gc.enable()
 
@@ -164,6 +167,15 @@ def _listen_for_metrics(loaded: LoadedConfig, listener: socket.socket) -> _Addre
     except ConfigError:
         listener.close()
         raise
+
+
+def _open_audit_logs(loaded: LoadedConfig) -> AuditLogs | None:
+    """Return the object that sends the audit log by OTLP; `None` unless `audit.otlp` is set. Raises `ConfigError`."""
+    if not loaded.config.audit.otlp:
+        return None
+    from gateway.telemetry.audit_logs import AuditLogs
+
+    return AuditLogs()
 
 
 def _print_moved(found: Listener | None, host: str, port: int, other: int) -> None:
@@ -247,7 +259,12 @@ _Address = tuple[str, int, "socket.socket"]
 
 
 async def _serve(
-    follow: _Follow, announcer: _Announcer, address: _Address | None, first: StartupAnswers | None, metrics: _Address | None
+    follow: _Follow,
+    announcer: _Announcer,
+    address: _Address | None,
+    first: StartupAnswers | None,
+    metrics: _Address | None,
+    logs: AuditLogs | None,
 ) -> None:
     """Serve until the client disconnects (over stdio) or a signal arrives, and then release every resource."""
     import anyio
@@ -255,14 +272,21 @@ async def _serve(
     from gateway.cli.common import running
     from gateway.cli.running import findable_at
     from gateway.stop_signals import stop_signals
+    from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
     from gateway.upstream.hop_id import STDIO
 
     with contextlib.ExitStack() as leaving:
         endpoint = STDIO if address is None else str(address[1])
+        if logs is not None:
+            leaving.callback(logs.close)
         async with running(follow.loaded, follow.acceptance, endpoint) as gateway, anyio.create_task_group() as tasks:
             _collect_from_here()
+            if logs is not None:
+                gateway.journal.export_to(logs.send)
             if metrics is not None:
                 tasks.start_soon(_serve_metrics, metrics, gateway)
+            elif OBSERVABILITY_SETTINGS.enable_instrumentation:
+                leaving.callback(_record_metrics(gateway))
             gateway.follow(follow.read, follow.watch)
 
             def announce(url: str | None) -> None:
@@ -286,13 +310,15 @@ async def _serve_metrics(address: _Address, gateway: Gateway) -> None:
     from gateway.server.metrics_address import serving_metrics
 
     host, _, listener = address
-
-    def sources() -> dict[str, bool]:
-        found = gateway.inspection.sources()
-        return {source.name: source.state in ("ready", "idle") for source in found if source.state != "disabled"}
-
-    async with serving_metrics(listener, host, gateway.events, sources):
+    async with serving_metrics(listener, host, lambda: _record_metrics(gateway)):
         await anyio.sleep_forever()
+
+
+def _record_metrics(gateway: Gateway) -> Callable[[], None]:
+    """Record the gateway's metrics from now on. Return a function that stops this."""
+    from gateway.telemetry.prometheus import record_events
+
+    return record_events(gateway.events, gateway.journal.count_calls(), gateway.load)
 
 
 class _Announcer:

@@ -14,6 +14,7 @@ from pydantic import Field, field_validator, model_validator
 
 from gateway.config.access_settings import AccessSettings
 from gateway.config.agents import AgentSettings
+from gateway.config.audit_settings import AuditSettings
 from gateway.config.auth_settings import InboundAuthSettings
 from gateway.config.base_models import Model
 from gateway.config.installation_key import decode_installation_key
@@ -407,6 +408,8 @@ class GatewayConfig(Model):
     """Sessions: conversations of callers with agents."""
     tasks: TaskSettings = Field(default_factory=TaskSettings)
     """Calls that run in the background as tasks."""
+    audit: AuditSettings = Field(default_factory=AuditSettings)
+    """What the audit log records of allowed calls and of arguments."""
     telemetry: TelemetrySettings = Field(default_factory=TelemetrySettings)
     """Metrics for Prometheus."""
     secrets: dict[str, SecretCommand] = Field(default_factory=dict)

@@ -21,7 +21,7 @@ from gateway.errors import GatewayError
 
 logger = logging.getLogger(__name__)
 
-FIXED_SECTIONS = ("storage", "sessions", "tasks", "defaults", "telemetry")
+FIXED_SECTIONS = ("storage", "sessions", "tasks", "audit", "defaults", "telemetry")
 """Sections of the configuration whose changes are applied only by a restart of the gateway."""
 
 FOLLOWED_SETTINGS = frozenset({"approval_by", "instructions", "reload", "lock_file", "log_level"})

@@ -286,6 +286,7 @@ class Approvals:
         if rule is not None:
             fields: JsonObject = {"what": "call", "outcome": "approved", "channel": "rule", "rule": rule.id}
             self._events.emit("approval.decided", source=source, name=name, principal=principal, fields=fields)
+            await self._events.stored()
         return rule is not None
 
     async def _keep_rule(self, question: Question, ctx: CallContext, *, with_arguments: bool, made_by: str) -> None:
@@ -337,6 +338,7 @@ class Approvals:
             raise InputExpired(f"Nobody answered within {ctx.facts.ask_timeout_seconds:g} s, so {name!r} was ended; {ASK_AGAIN}.")
         fields: JsonObject = {"what": "question", "outcome": ended.state, "channel": "list"}
         self._events.emit("approval.decided", source=source, name=name, principal=ctx.facts.principal.id, fields=fields)
+        await self._events.stored()
         return {"action": "accept", "content": ended.answer or {}} if ended.state == "answered" else {"action": "decline"}
 
     async def _wait_on_list(

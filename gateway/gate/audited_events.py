@@ -30,10 +30,17 @@ code that agents and workflows define themselves: calls of tools that may change
 def audit(events: EventStream, records: Records) -> Callable[[], None]:
     """From now on, write the gateway's events of the kinds in `AUDITED` to the audit log, a table of the database that `records` writes.
 
-    Return a function that stops this recording.
+    `EventStream.stored` then waits until the emitted events are stored. Return a function that stops this recording.
     """
 
     def note(event: Event) -> None:
         records.note(AuditEntry(event.time, event.kind, event.source, event.name, event.principal, event.fields))
 
-    return events.subscribe(note, kinds=AUDITED)
+    events.store = records.writer.settle
+    unsubscribe = events.subscribe(note, kinds=AUDITED)
+
+    def stop() -> None:
+        events.store = None
+        unsubscribe()
+
+    return stop

@@ -116,6 +116,11 @@ class Limiter:
         """Number of slots in use: of calls that run now."""
         self._waiting: CallerQueues[anyio.Event] = CallerQueues()
 
+    @property
+    def waiting(self) -> int:
+        """Number of calls that wait for a slot."""
+        return len(self._waiting)
+
     def acquire_now(self) -> bool:
         """Take one of the slots for running calls without waiting, and return true; return false if no slot is free."""
         if self.held >= self._total:

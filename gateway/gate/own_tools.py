@@ -110,6 +110,11 @@ class OwnToolGuard:
         self._gate = SourceGate(source, services, Limiter(self._policy.max_concurrency) if is_limited else None)
         self._rules: dict[str, tuple[ToolDefinition, ToolRules]] = {}
 
+    @property
+    def source(self) -> str:
+        """Id of the agent or workflow: `agent/<name>` or `workflow/<name>`."""
+        return self._gate.source
+
     def guarded(self, tools: Sequence[Tool]) -> list[Tool]:
         """Wrap tools of this agent or workflow, so that each call passes its policy. Tools that the policy hides are left out.
 

@@ -17,9 +17,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from gateway.auth.principal import Principal
 from gateway.errors import GatewayError, mask_secrets
 from gateway.gate.approvals import Approvals
+from gateway.gate.call_journal import CallJournal
 from gateway.gate.concurrency import ActiveCalls, Limiter, run_within
+from gateway.json_types import JsonObject
 from gateway.policy.decision import Reject
 from gateway.storage.result_store import ResultStore
 from gateway.telemetry.gateway_events import EventStream
@@ -40,6 +43,8 @@ class GateServices:
 
     mask: Callable[[str], str] | None = None
     """Function that removes secrets from the text of an error."""
+    journal: CallJournal | None = None
+    """Records every call and read for the audit log and the metrics; `None` if nothing records them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,7 @@ class GatedCall(ABC, Generic[OutcomeT]):
     It also records how the call ended, for the event that is emitted then. Subclasses implement the steps for tools and for reads.
     """
 
-    __slots__ = ("ctx", "gate", "name", "needs_approval", "outcome", "rule", "seconds", "started")
+    __slots__ = ("ctx", "gate", "name", "needs_approval", "outcome", "rule", "seconds", "size", "started")
 
     def __init__(self, gate: SourceGate, name: str, ctx: CallContext, seconds: float) -> None:
         """`gate` has the limits of the call's source. `seconds` limits how long `run` may take.
@@ -81,6 +86,8 @@ class GatedCall(ABC, Generic[OutcomeT]):
         self.seconds = seconds
         self.needs_approval = False
         """Whether a person must approve the call."""
+        self.size: int | None = None
+        """Bytes of the result as JSON; `None` if unknown."""
         self.started = time.perf_counter()
 
     def begin(self) -> None:  # reads and requests about tasks keep the empty method
@@ -146,6 +153,15 @@ class GatedCall(ABC, Generic[OutcomeT]):
     def end(self) -> None:
         """Emit the event (for the console and the audit log) that the call ended, with its outcome."""
 
+    def report(self, kind: str, fields: JsonObject) -> None:
+        """Emit the event `kind`, by which the call ended, and record the call for the audit log and metrics."""
+        services, source = self.gate.services, self.gate.source
+        if (journal := services.journal) is not None:
+            journal.note(kind, source, self.name, self.ctx, fields, self.size)
+            if self.rule:
+                fields = {**fields, **journal.describe(self.ctx)}
+        services.events.emit(kind, source=source, name=self.name, principal=self.ctx.facts.principal.id, fields=fields)
+
     def mask(self, error: Exception) -> None:
         """Remove secrets from the text of `error`, in place, if it is a `GatewayError`. Other exceptions are not changed."""
         if self.gate.services.mask is not None and isinstance(error, GatewayError):
@@ -157,11 +173,13 @@ class GatedCall(ABC, Generic[OutcomeT]):
         return int((time.perf_counter() - self.started) * 1e6) / 1000
 
 
-def audit_refusal(gate: SourceGate, name: str, principal: str, rule: str) -> None:
-    """Emit the event `call.refused`, which the audit log records, for a call that was refused before it reached `pass_gate`."""
-    gate.services.events.emit(
-        "call.refused", source=gate.source, name=name, principal=principal, fields={"outcome": "refused", "rule": rule}
-    )
+async def audit_refusal(gate: SourceGate, name: str, principal: Principal, rule: str) -> None:
+    """Record in the audit log that a call was refused before it reached `pass_gate`, with the event `call.refused`."""
+    fields: JsonObject = {"outcome": "refused", "rule": rule}
+    if principal.owner != principal.id:
+        fields["owner"] = principal.owner
+    gate.services.events.emit("call.refused", source=gate.source, name=name, principal=principal.id, fields=fields)
+    await gate.services.events.stored()
 
 
 async def pass_gate(call: GatedCall[OutcomeT]) -> OutcomeT:
@@ -169,7 +187,7 @@ async def pass_gate(call: GatedCall[OutcomeT]) -> OutcomeT:
 
     The steps are: scopes, arguments, approval, concurrency and deadline, the work itself (`call.run`), and the checks of the outcome. A
     refused call never reaches `call.run`. The end event is emitted however the call ends: with a result, a refusal, an error, at its
-    deadline, or cancelled.
+    deadline, or cancelled. A refusal is stored in the audit log before it is returned (`EventStream.stored`).
     """
     active = call.gate.active
     call.begin()
@@ -194,3 +212,5 @@ async def pass_gate(call: GatedCall[OutcomeT]) -> OutcomeT:
         if active is not None:
             active.end()
         call.end()
+        if call.rule:
+            await call.gate.services.events.stored()

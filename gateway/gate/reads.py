@@ -120,6 +120,8 @@ class ReadCall(GatedCall[Finished | InputRequired]):
             self.outcome = "error"
             raise
         self.outcome = "complete" if isinstance(outcome, Finished) else "input_required"
+        if isinstance(outcome, Finished) and isinstance(outcome.result, Received):
+            self.size = sum(map(len, outcome.result.encoded))
         return outcome
 
     async def judge_outcome(self, outcome: Finished | InputRequired) -> Finished | InputRequired:
@@ -172,5 +174,4 @@ class ReadCall(GatedCall[Finished | InputRequired]):
         fields: JsonObject = {"method": self._read.method, "outcome": self.outcome, "milliseconds": self.milliseconds}
         if self.rule:
             fields["rule"] = self.rule
-        kind = "read.refused" if self.outcome == "refused" else "read.finished"
-        self.gate.services.events.emit(kind, source=self.gate.source, name=self.name, principal=self.ctx.facts.principal.id, fields=fields)
+        self.report("read.refused" if self.outcome == "refused" else "read.finished", fields)

@@ -40,7 +40,7 @@ from gateway.policy.approval_policy import RULE as APPROVAL_RULE
 from gateway.policy.caller_rights import ALLOWED, Decision, Rights, is_hidden
 from gateway.policy.decision import Reject, Rewrite, Verdict
 from gateway.policy.hidden_text import may_hide, strip_value
-from gateway.policy.result_limits import MOST_COUNTED, judge_input_request
+from gateway.policy.result_limits import MOST_COUNTED, judge_input_request, measure_bytes
 from gateway.policy.scopes import OWN_SOURCE
 from gateway.tools.base import Complete, InputRequired, Releasable, TaskMethod, TaskStarted, TaskTool, Tool, ToolOutcome
 from gateway.tools.context import CallContext
@@ -415,13 +415,16 @@ class ToolCall(_ToolRequest[ToolOutcome]):
 
     def complete(self, outcome: ToolOutcome) -> ToolOutcome:
         """Add the names of removed arguments to the outcome. If an approved call requests input, add a code that proves the approval."""
+        if self.gate.services.journal is not None and isinstance(outcome, Complete):
+            encoded = outcome.encoded
+            self.size = measure_bytes(outcome.result, 1 << 62) if encoded is None else sum(map(len, encoded))
         if self._grant is not None:
             outcome = self._grant.sealed(outcome)
         return with_dropped(outcome, self.dropped) if self.dropped else outcome
 
     def end(self) -> None:
         """Emit the event that the round ended. If the call finished and `ToolRules.is_audited`, also emit the event `call.audited`."""
-        emit, source, name, principal = self.gate.services.events.emit, self.gate.source, self.name, self.ctx.facts.principal.id
+        services, source = self.gate.services, self.gate.source
         fields: JsonObject = {"outcome": self.outcome, "milliseconds": self.milliseconds}
         if self.rule:
             fields["rule"] = self.rule
@@ -432,9 +435,14 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         if self.dropped:
             fields["dropped"] = noted_names(self.dropped)
             fields["droppedCount"] = len(self.dropped)
-        emit(self.kind, source=source, name=name, principal=principal, fields=fields)
+        journal = services.journal
+        if journal is not None and journal.has_rules:
+            journal.apply_rules(source, self._tool.definition.name, self.arguments, fields)
+        self.report(self.kind, fields)
         if self._rules.is_audited and self.kind == "call.finished":
-            emit("call.audited", source=source, name=name, principal=principal, fields={"outcome": self.outcome})
+            described = {} if journal is None else journal.describe(self.ctx, self.size)
+            principal, audited = self.ctx.facts.principal.id, {"outcome": self.outcome, **described}
+            services.events.emit("call.audited", source=source, name=self.name, principal=principal, fields=audited)
 
 
 class TaskCall(_ToolRequest[JsonObject]):
@@ -496,5 +504,4 @@ class TaskCall(_ToolRequest[JsonObject]):
         fields: JsonObject = {"method": self._method, "outcome": self.outcome, "milliseconds": self.milliseconds}
         if self.rule:
             fields["rule"] = self.rule
-        kind = "call.refused" if self.outcome == "refused" else "task.finished"
-        self.gate.services.events.emit(kind, source=self.gate.source, name=self.name, principal=self.ctx.facts.principal.id, fields=fields)
+        self.report("call.refused" if self.outcome == "refused" else "task.finished", fields)

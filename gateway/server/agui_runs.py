@@ -81,7 +81,7 @@ class AguiRoute:
             return refusal(404, f"Unknown agent {name!r}.")
         principal = viewer_of(request)
         if isinstance(verdict := guarded[0].admit(principal), Reject):
-            audit_refusal(guarded[0].gate, guarded[0].name, principal.id, verdict.rule)
+            await audit_refusal(guarded[0].gate, guarded[0].name, principal, verdict.rule)
             if is_hidden(verdict):
                 return refusal(404, f"Unknown agent {name!r}.")
             content, challenge = insufficient_scope("" if principal.kind == "user" else f"tools:agent/{name}", verdict)

@@ -187,8 +187,8 @@ class HttpDispatch:
 
         `session` is the 2025 session of the request, or true for a 2026-07-28 request. Return `None` if the SDK must serve the request.
         """
-        if self._step_up is not None and (refusal := self._step_up.refusal(message, principal)) is not None:
-            return RefusedRequest(refusal, message["id"])
+        if self._step_up is not None and self._step_up.refusal(message, principal) is not None:
+            return None  # `StepUp.judge` answers, after it has stored the refusal in the audit log
         usages = self._server.usages
         usage = usages.by_id.get(principal.id) or usages.of(principal)
         if (usage.calls >= usage.max_calls or head.length > SMALL_BYTES) and "method" in message and "id" in message:

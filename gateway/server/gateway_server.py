@@ -46,6 +46,7 @@ from gateway.tasks.local_engine import LocalEngine
 from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task_engine import MakeEngine
 from gateway.tasks.task_tools import TaskTools
+from gateway.telemetry.gateway_load import Load
 from gateway.tools.context import CallContext
 
 if TYPE_CHECKING:
@@ -172,6 +173,15 @@ class GatewayServer:
 
         if self.replicas is not None:
             self.replicas.configuration = digest
+
+    def load(self) -> Load:
+        """Return the numbers of open sessions and streams over HTTP, and of running tasks."""
+        totals, tasks = self.usages.totals, self.runner.running if self.runner is not None else 0
+        return {
+            "moongate.sessions": [(totals.sessions, {})],
+            "moongate.streams": [(totals.streams, {})],
+            "moongate.tasks.running": [(tasks, {})],
+        }
 
     def context_of(self, session: LegacySession) -> CallContext | None:
         """Return the context in which the gateway itself acts for a 2025 session; `None` if the key of its caller is no longer valid."""

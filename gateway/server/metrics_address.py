@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 from gateway.errors import ConfigError
 from gateway.server.origins import host_port, is_loopback
 from gateway.server.serving import bound_socket
-from gateway.telemetry.gateway_events import EventStream
 
 KEY = "telemetry.prometheus"
 
@@ -37,16 +36,16 @@ def bind_metrics(address: tuple[str, int]) -> socket.socket:
 
 @asynccontextmanager
 async def serving_metrics(
-    listener: socket.socket, host: str, events: EventStream, sources: Callable[[], Mapping[str, bool]]
+    listener: socket.socket, host: str, record: Callable[[], Callable[[], None]]
 ) -> AsyncGenerator[None]:
-    """Record the gateway's events as metrics and serve them at the socket `listener`, which listens at `host`, until the context exits.
+    """Serve metrics at the socket `listener`, which listens at `host`, until the context exits.
 
-    `sources` returns whether each source of tools is ready, by its name.
+    `record` begins to record the gateway's metrics, and returns a function that stops this.
     """
-    from gateway.telemetry.prometheus import metrics_page, record_events
+    from gateway.telemetry.prometheus import metrics_page
     from gateway.wire.loopback_server import serving
 
-    stop = record_events(events, sources)
+    stop = record()
     try:
         async with serving(metrics_page(only_loopback=is_loopback(host)), listener=listener):
             yield

@@ -52,7 +52,7 @@ class ScheduledCalls:
         tool = await self._catalog.seek(scheduled.tool)
         arguments = dict(scheduled.arguments)
         if isinstance(verdict := tool.check(arguments, principal), Reject):
-            audit_refusal(tool.gate, scheduled.tool, principal.id, verdict.rule)
+            await audit_refusal(tool.gate, scheduled.tool, principal, verdict.rule)
             raise ScheduleRefused(f"{verdict.rule}: {verdict.reason}", reason="A policy refuses the call; see the log of the gateway.")
         ctx = CallContext(CallFacts(principal=principal, client=CLIENT, meta={IDEMPOTENCY_KEY: f"schedule:{run}"}))
         ttl_seconds = max(self._tasks.runner.settings.ttl_seconds, KEPT_SECONDS)

@@ -55,11 +55,15 @@ class StepUp:
             return None
         body = await receive.read(head.length)
         message = None if body is None else decode_object(body, is_counted=COUNTED_SCOPE_KEY in scope)
-        refusal = None if message is None else self.refusal(message, principal)
-        return None if message is None or refusal is None else refusal.to_response(is_rpc=True, number=message["id"])
+        found = None if message is None else self.refusal(message, principal)
+        if message is None or found is None:
+            return None
+        refusal, tool, rule = found
+        await audit_refusal(tool.gate, tool.exposed_name, principal, rule)
+        return refusal.to_response(is_rpc=True, number=message["id"])
 
-    def refusal(self, message: JsonMapping, principal: Principal) -> Refusal | None:
-        """Return the refusal of a `tools/call` whose token needs a further scope; `None` for every other request.
+    def refusal(self, message: JsonMapping, principal: Principal) -> tuple[Refusal, GuardedTool, str] | None:
+        """Return the refusal of a `tools/call` whose token needs a further scope, its tool, and the rule; `None` for every other request.
 
         The challenge names the OAuth scopes of the token and the missing one, because some clients replace the scopes that they have.
         """
@@ -76,8 +80,8 @@ class StepUp:
         wanted = scopes_for(self._tokens.settings, principal.issuer, "tools", tool.source, tool.definition.name)
         if wanted is None:
             return None
-        audit_refusal(tool.gate, tool.exposed_name, principal.id, verdict.rule)
         scopes = dict.fromkeys((*self._tokens.scopes_of(principal), wanted))
         description = "The access token lacks a scope for this tool."
         challenge = self._resource.challenge(error="insufficient_scope", description=description, scopes=list(scopes))
-        return Refusal(403, INVALID_PARAMS, verdict.reason, headers=challenge, data={"error": "insufficient_scope"})
+        data = {"error": "insufficient_scope"}
+        return Refusal(403, INVALID_PARAMS, verdict.reason, headers=challenge, data=data), tool, verdict.rule

@@ -126,7 +126,7 @@ class TaskHandler:
             return
         served = await self._catalog.seek(tool)
         if isinstance(verdict := served.admit(now), Reject):
-            audit_refusal(served.gate, tool, now.id, verdict.rule)
+            await audit_refusal(served.gate, tool, now, verdict.rule)
             reason = ROLES_CHANGED if is_hidden(verdict) else verdict.reason
             raise PolicyDenied(reason, rule=verdict.rule, subject=tool)
 

@@ -232,7 +232,8 @@ class Usages:
     """
 
     def __init__(self) -> None:
-        self._totals = Totals()
+        self.totals = Totals()
+        """The counts over all callers together."""
         self._log = SparseLog(logger)
         self.by_id: dict[str, Usage] = {}
         """The calls, requests, streams, sessions and bytes of each caller, by the id of its principal. `of` adds a new caller."""
@@ -258,7 +259,7 @@ class Usages:
                 del self.by_id[empty]
         quotas = self._unshared if principal is LOCAL else self._quotas
         facts = {"is_admin": is_admin(principal), "is_paced": principal is not LOCAL}
-        usage = self.by_id[principal.id] = Usage(principal.id, quotas, self._totals, self._log, **facts)
+        usage = self.by_id[principal.id] = Usage(principal.id, quotas, self.totals, self._log, **facts)
         return usage
 
 

@@ -95,6 +95,8 @@ class RunSkillScript:
             return await run(skill, path, arguments.get("args"), ctx)
         except SkillError as error:
             self._emit("script.refused", skill, path, ctx, {"reason": error.code})
+            if self._events is not None:
+                await self._events.stored()
             raise ToolFailed(str(error)) from None
         except ToolFailed:
             self._emit("script.finished", skill, path, ctx, {"outcome": "failed"})

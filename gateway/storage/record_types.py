@@ -27,7 +27,14 @@ WOKEN = "woken"
 """Value of `TaskRow.owner` from the answer to a `PARKED` task until a process runs the task."""
 
 QuestionState = Literal[
-    "open", "approved", "approved_always", "approved_always_with_arguments", "answered", "denied", "expired", "withdrawn",
+    "open",
+    "approved",
+    "approved_always",
+    "approved_always_with_arguments",
+    "answered",
+    "denied",
+    "expired",
+    "withdrawn",
     "delivered",
 ]
 """State of a question on the pending list (questions for a person that the client of the call cannot show).
@@ -40,9 +47,16 @@ QuestionApprover = Literal["caller", "operator", "other-principal"]
 """The principals that may answer a pending question: the caller of the waiting call, an operator, or any principal except the caller."""
 
 
-@dataclass(frozen=True, slots=True)
+CALL_KINDS = ("call.finished", "call.input_required", "read.finished", "task.finished")
+"""Kinds of audit entries that record allowed calls and reads. All other kinds record decisions."""
+
+
+@dataclass(slots=True)  # not frozen, because creating a frozen object takes three times as long, and each allowed call creates one
 class AuditEntry:
-    """One entry of the audit log. It contains names, counts and outcomes, but never the content of questions, answers or arguments."""
+    """One entry of the audit log. It contains names, counts and outcomes, and of arguments only what the section `audit` requests.
+
+    It never contains questions or answers of people, or results. An entry is never changed.
+    """
 
     at: float
     kind: str

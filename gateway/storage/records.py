@@ -1,15 +1,11 @@
 """`Records`: opens the gateway's database on first use, gives access to its stores, and writes the audit log in the background.
 
 Importing this module is cheap: the database driver is imported, and the database opened, in a thread on first use. `app`, and the commands
-that read the database, create the `Records` object. Calls of tools do not wait for the audit log: `note` queues an entry, and `run` writes
-the entries in batches.
+that read the database, create the `Records` object. `audit_writer` queues the entries of the audit log and writes them.
 """
 
 from __future__ import annotations
 
-import logging
-import time
-from collections import deque
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,7 +13,7 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.to_thread
 
-from gateway.errors import StorageError
+from gateway.storage.audit_writer import AuditWriter
 from gateway.storage.file_names import DATABASE_FILE
 from gateway.storage.record_types import PROCESS_CHARS, AuditEntry
 from gateway.storage.shared_clock import forget_shared_clock
@@ -35,22 +31,6 @@ if TYPE_CHECKING:
     from gateway.storage.sampling_use import SamplingUse
     from gateway.storage.server_leases import ServerLeases
     from gateway.storage.task_rows import TaskRows
-
-logger = logging.getLogger(__name__)
-
-MAX_QUEUED = 10_000
-"""Maximum number of queued audit entries. Further entries are dropped and counted, so that a full disk does not also fill the memory."""
-
-BATCH_SECONDS = 0.05
-"""Seconds for which audit entries are collected before they are written in one batch."""
-
-RETRY_SECONDS = 2.0
-"""Seconds to wait before writing again after a batch of audit entries could not be written."""
-
-PRUNE_SECONDS = 3600.0
-"""Minimum seconds between two deletions of expired audit entries. Each follows a write of new entries."""
-
-_DAY_SECONDS = 86_400.0
 
 _ORPHANS = (
     "SELECT 1 FROM tasks WHERE gone_at = 0 AND "
@@ -86,14 +66,10 @@ class Records:
         self._gateway = gateway if url is None else ""
         self._state = state
         self._url = url
-        self._audit_days = audit_days
+        self.writer = AuditWriter(self.audit, audit_days)
+        """Queues and writes the entries of the audit log."""
         self._opened: _Opened | None = None
         self._opening = anyio.Lock()
-        self._writing = anyio.Lock()
-        self._queue: deque[AuditEntry] = deque()
-        self._dropped = 0
-        self._wake = anyio.Event()
-        self._pruned_at = 0.0
         self._keys: dict[str, bytes] = {}
         self._client_sessions: ClientSessions | None = None
 
@@ -243,12 +219,8 @@ class Records:
     # -- writing the audit log ---------------------------------------------------------------------------------
 
     def note(self, entry: AuditEntry) -> None:
-        """Queue one audit entry, which `run` writes later. Never waits or raises; drops the entry if `MAX_QUEUED` entries wait."""
-        if len(self._queue) >= MAX_QUEUED:
-            self._dropped += 1
-            return
-        self._queue.append(entry)
-        self._wake.set()
+        """Queue one decision for the audit log, which `run` writes at once. Never waits or raises."""
+        self.writer.note(entry)
 
     async def flush(self) -> None:
         """Write all queued audit entries, and return when they are committed.
@@ -256,43 +228,16 @@ class Records:
         Raises:
             StorageError: The entries cannot be written and stay in the queue, or expired entries cannot be deleted.
         """
-        async with self._writing:
-            if not self._queue:
-                return
-            batch = list(self._queue)
-            if self._dropped:
-                batch.append(AuditEntry(time.time(), "audit.dropped", fields={"lines": self._dropped}))
-            dropped = self._dropped
-            log = (await self._open()).audit
-            with anyio.CancelScope(shield=True):  # committed entries must leave the queue
-                await log.append(batch)
-                self._dropped -= dropped
-                for _ in range(len(batch) - bool(dropped)):
-                    self._queue.popleft()
-            if time.monotonic() - self._pruned_at > PRUNE_SECONDS or not self._pruned_at:
-                self._pruned_at = time.monotonic()
-                await log.prune(time.time() - self._audit_days * _DAY_SECONDS)
+        await self.writer.flush()
 
     async def run(self) -> None:
         """Write queued audit entries in batches, until cancelled."""
-        while True:
-            await self._wake.wait()
-            await anyio.sleep(BATCH_SECONDS)
-            self._wake = anyio.Event()
-            try:
-                await self.flush()
-            except StorageError as error:
-                logger.warning("audit log not written queued=%d reason=%r", len(self._queue), str(error))
-                await anyio.sleep(RETRY_SECONDS)
-                self._wake.set()
+        await self.writer.run()
 
     async def aclose(self) -> None:
         """Write the remaining audit entries, and close the database if it is open. Entries that cannot be written are lost (logged)."""
         with anyio.CancelScope(shield=True):
-            try:
-                await self.flush()
-            except StorageError as error:
-                logger.warning("audit entries lost entries=%d reason=%r", len(self._queue), str(error))
+            await self.writer.finish()
             if self._opened is not None:
                 opened, self._opened = self._opened, None
                 await opened.database.aclose()

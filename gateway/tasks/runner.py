@@ -195,6 +195,11 @@ class TaskRunner:
             task = await self.wait_for_change(task)
         return task
 
+    @property
+    def running(self) -> int:
+        """Number of unfinished tasks in this process."""
+        return sum(not task.is_over for task in self._executor.running.values())
+
     def callers(self) -> set[str]:
         """Return the ids of all principals that have unfinished tasks in this process."""
         return {task.principal for task in self._executor.running.values() if not task.is_over}

@@ -1,14 +1,14 @@
 """`EventStream`: calls listeners with the events of the gateway.
 
 `app` creates the stream and passes it to the packages that emit events. The audit log subscribes to the stream, which itself stores no
-events. Events contain names, counts and outcomes, never arguments, results or secrets.
+events. Events contain names, counts and outcomes, never results or secrets, and of arguments only what the section `audit` requests.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -48,10 +48,20 @@ class EventStream:
         self._listeners: tuple[tuple[Listener, Collection[str] | None], ...] = ()
         self._wanted: frozenset[str] | None = frozenset()
         """Kinds of events to which at least one listener has subscribed; `None` for all kinds."""
+        self.store: Callable[[], Awaitable[None]] | None = None
+        """Function that waits until the emitted refusals, approvals and other decisions are stored; `None` if nothing stores them.
 
-    def emit(
-        self, kind: str, *, source: str = "", name: str = "", principal: str = "", fields: JsonObject | None = None
-    ) -> None:
+        It has a deadline, and never raises."""
+
+    async def stored(self) -> None:
+        """Wait until the audit log has stored the decisions that were emitted. Code that emits a decision calls this before it answers.
+
+        The wait has a deadline. An entry that is not stored by then is stored later.
+        """
+        if self.store is not None:
+            await self.store()
+
+    def emit(self, kind: str, *, source: str = "", name: str = "", principal: str = "", fields: JsonObject | None = None) -> None:
         """Create an event, and call the listeners that subscribed to its kind. The caller must not change `fields` afterwards."""
         if self._wanted is None or kind in self._wanted:
             self._notify(Event(kind, time.time(), source, name, principal, fields if fields is not None else {}))

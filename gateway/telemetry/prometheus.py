@@ -1,11 +1,11 @@
-"""Metrics for Prometheus: how many calls and reads the gateway ran, how long they took, and which sources work. `server` serves them.
+"""Metrics for Prometheus: how many calls and reads the gateway ran, how long they took, and what it does now. `server` serves them.
 
-The metrics come from the gateway's events, so plain requests stay on the fast path. If `ENABLE_INSTRUMENTATION` is set too, the same page
-has the metrics of that instrumentation.
+The gate queues each finished call (`call_counts`), and the calls are counted when the metrics are read. So plain requests stay on the fast
+path and do not wait. If `ENABLE_INSTRUMENTATION` is set too, the same page has the metrics of that instrumentation.
 
-Decided: labels are names of the configuration (`source`) and values of closed sets (`outcome`, `method`). Because: each value is a time
-series of its own, so names that a caller or a server chooses (tools, resources, sessions, principals) would let it fill the memory.
-Revisit when operators need a figure per tool; the audit log has it.
+Decided: labels are names of the configuration (`source`), values of closed sets (`outcome`, `method`), and bounded numbers of tools and
+principals, of which the rest is `other`. Because: each value is a time series of its own, so names that a caller or a server chooses would
+let it fill the memory. Durations have no label for tools or principals, because a histogram has sixteen series per combination.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gateway.lazy import import_extra
+from gateway.telemetry.call_counts import CallCounts, CountedCall
 from gateway.telemetry.gateway_events import Event, EventStream
+from gateway.telemetry.gateway_load import GAUGES, Load
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS, get_meter
 from gateway.telemetry.mcp_operations import BUCKETS
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 CALLS, READS, TASKS = "moongate.call.duration", "moongate.read.duration", "moongate.task_request.duration"
 REFUSALS = "moongate.refusals"
-SOURCES = "moongate.source.ready"
+TOOL_CALLS, PRINCIPAL_CALLS, RESULT_BYTES = "moongate.tool.calls", "moongate.principal.calls", "moongate.result.bytes"
 
 _DURATIONS = {
     **dict.fromkeys(("call.finished", "call.input_required", "call.refused"), CALLS),
@@ -47,32 +49,56 @@ def prometheus_reader() -> MetricReader:
     return exporter.PrometheusMetricReader(scope_info_enabled=False)
 
 
-def record_events(events: EventStream, sources: Callable[[], Mapping[str, bool]]) -> Callable[[], None]:
-    """From now on, record the gateway's events as metrics. Return a function that stops this.
+def record_events(events: EventStream, counts: CallCounts, load: Callable[[], Load]) -> Callable[[], None]:
+    """From now on, record calls, refusals and the gateway's load as metrics. Return a function that stops this.
 
-    `sources` returns whether each source of tools is ready, by its name. It is called for each request for the metrics.
+    `counts` has the calls that passed the gate. `load` returns the numbers of `GAUGES`; it is called for each request for the metrics.
     """
+    from opentelemetry.metrics import Observation
 
-    def observe(options: CallbackOptions) -> Iterable[Observation]:
-        from opentelemetry.metrics import Observation
+    meter = get_meter()
+    counts.on_counted = _record
 
-        return [Observation(int(is_ready), {"source": name}) for name, is_ready in sources().items()]
+    def observe(read: Callable[[], Iterable[tuple[float, Mapping[str, str]]]]) -> list[Callable[[CallbackOptions], Iterable[Observation]]]:
+        def callback(options: CallbackOptions) -> Iterable[Observation]:
+            counts.count()
+            return [Observation(value, dict(labels)) for value, labels in read()]
 
-    get_meter().create_observable_gauge(SOURCES, [observe], description="1 if the gateway can use the source of tools, else 0")
-    return events.subscribe(_record, kinds=_DURATIONS)
+        return [callback]
+
+    def gauge(name: str) -> Callable[[], Iterable[tuple[float, Mapping[str, str]]]]:
+        return lambda: load().get(name, ())
+
+    for name, text in GAUGES.items():
+        meter.create_observable_gauge(name, observe(gauge(name)), description=text)
+    meter.create_observable_counter(TOOL_CALLS, observe(counts.by_tool), description="Calls of tools")
+    meter.create_observable_counter(PRINCIPAL_CALLS, observe(counts.by_principal), description="Calls and reads of principals")
+    meter.create_observable_counter(RESULT_BYTES, observe(counts.result_bytes), unit="By", description="Bytes of results")
+    unsubscribe = events.subscribe(_record_early_refusal, kinds=("call.refused", "read.refused"))
+
+    def stop() -> None:
+        counts.on_counted = None
+        unsubscribe()
+
+    return stop
 
 
-def _record(event: Event) -> None:
-    fields = event.fields
-    labels = {"source": event.source, "outcome": str(fields.get("outcome", ""))}
-    if event.kind in ("call.refused", "read.refused"):
+def _record_early_refusal(event: Event) -> None:
+    """Count a call that was refused before it reached the gate, and therefore has no duration."""
+    if "milliseconds" not in event.fields:
         OBSERVABILITY_SETTINGS.counter(REFUSALS, "{request}").add(1, {"source": event.source})
-    milliseconds = fields.get("milliseconds")
-    if not isinstance(milliseconds, int | float):  # the call was refused before it began
-        return
+
+
+def _record(call: CountedCall) -> None:
+    fields = call.fields
+    if call.kind in ("call.refused", "read.refused"):
+        OBSERVABILITY_SETTINGS.counter(REFUSALS, "{request}").add(1, {"source": call.source})
+    labels = {"source": call.source, "outcome": str(fields.get("outcome", "")), "endpoint": call.endpoint}
     if "method" in fields:
         labels["method"] = str(fields["method"])
-    name = TASKS if event.kind == "call.refused" and "method" in fields else _DURATIONS[event.kind]
+    name = TASKS if call.kind == "call.refused" and "method" in fields else _DURATIONS[call.kind]
+    milliseconds = fields.get("milliseconds")
+    assert isinstance(milliseconds, int | float)
     OBSERVABILITY_SETTINGS.histogram(name, "s", BUCKETS).record(milliseconds / 1000, labels)
 
 

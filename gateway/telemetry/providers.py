@@ -180,12 +180,12 @@ def _otlp_exporters() -> list[Any]:
         name = "trace" if signal == "TRACES" else "metric"
         module: Any = import_extra(f"opentelemetry.exporter.otlp.proto.http.{name}_exporter", extra="telemetry", purpose=_PURPOSE)
         exporter = module.OTLPSpanExporter if signal == "TRACES" else module.OTLPMetricExporter
-        made.append(exporter(session=_session(signal)))
+        made.append(exporter(session=otlp_session(signal)))
     return made
 
 
-def _session(signal: str) -> Any:
-    """Return an HTTP session with limits for the exporter of `signal` (`TRACES` or `METRICS`).
+def otlp_session(signal: str) -> Any:
+    """Return an HTTP session with limits for the exporter of `signal` (`TRACES`, `METRICS` or `LOGS`).
 
     Return `None` if the operator configured an OTLP credential provider, because this provider creates its own session.
     """

@@ -39,6 +39,11 @@ class ToolBox(Protocol):
 class ToolGuard(Protocol):
     """Protocol of the gate (the policy checks of calls) for tools that one agent or workflow defines, such as an agent's file tools."""
 
+    @property
+    def source(self) -> str:
+        """Id of the agent or workflow: `agent/<name>` or `workflow/<name>`."""
+        ...
+
     def guarded(self, tools: Sequence[Tool]) -> list[Tool]:
         """Return the tools that policy does not hide, in order, each wrapped so that its calls pass the policy checks (the gate).
 

@@ -113,6 +113,11 @@ class ChildProcesses:
             with anyio.CancelScope(shield=True), anyio.move_on_after(PLACE_SECONDS):
                 await watch.aclose()
 
+    @property
+    def running(self) -> int:
+        """Number of child processes that run now."""
+        return len(self._holders)
+
     def lineage(self, server: str) -> dict[str, str]:
         """Return the environment variable `LINEAGE_VARIABLE` for a child process of `server`, as a dict with one entry.
 

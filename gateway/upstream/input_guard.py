@@ -172,6 +172,7 @@ class InputGuard:
         verdict = judge_input(request, self._policy, 0, origin=self._server)
         if isinstance(verdict, Reject):
             self._emit_judged(request, ctx, "refused", rule=verdict.rule)
+            await self._services.events.stored()
             raise PolicyDenied(f"Refused by {verdict.rule}: {verdict.reason}", rule=verdict.rule, subject=self._server)
         self._require(capability_of(request), ctx)
         self._emit_judged(request, ctx, "relayed")
@@ -192,6 +193,7 @@ class InputGuard:
             self._require("sampling", ctx)
         elif not self.answers_itself and not (mode == "ask" and ctx.facts.client.can("sampling")):
             self._emit_judged(request, ctx, "refused", rule="sampling.model")
+            await self._services.events.stored()
             raise ModelError(f"No model is configured to answer for server {self._server!r}; nothing was counted.")
         params = cast("JsonMapping", request.get("params") or {})
 
@@ -212,6 +214,7 @@ class InputGuard:
         except GatewayError as error:
             rule = error.rule if isinstance(error, PolicyDenied) else type(error).__name__
             self._emit_judged(request, ctx, "refused", rule=rule, asked=params.get("maxTokens"))
+            await self._services.events.stored()
             raise
         cap = cast("JsonMapping", allowed["params"]).get("maxTokens")
         self._emit_judged(request, ctx, "answered" if self.answers_itself else "relayed", asked=params.get("maxTokens"), allowed=cap)

@@ -16,7 +16,7 @@ Kind = Literal[
     "walkthrough", "commands", "configuration", "arguments", "program", "file", "output", "navigation", "layers", "access", "none"
 ]  # fmt: skip
 
-WALKTHROUGHS = ("docs/first-gateway.md", "docs/team-servers.md", "docs/own-tools.md", "docs/three-gateways.md")
+WALKTHROUGHS = ("docs/first-gateway.md", "docs/team-servers.md", "docs/audit.md", "docs/own-tools.md", "docs/three-gateways.md")
 """Pages that `test_walkthroughs` and `test_three_gateways` follow from top to bottom."""
 
 NOT_EXECUTED = {

@@ -22,7 +22,7 @@ def test_first_gateway_works_as_printed(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("page", "files"), [("docs/team-servers.md", 1), ("docs/own-tools.md", 4)])
+@pytest.mark.parametrize(("page", "files"), [("docs/team-servers.md", 1), ("docs/audit.md", 1), ("docs/own-tools.md", 4)])
 def test_guide_works_as_printed(tmp_path: Path, page: str, files: int) -> None:
     server = read(FIRST).partition("```python\n")[2].partition("```")[0]
     with Walkthrough(tmp_path) as reader:

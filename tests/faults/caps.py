@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tests.faults.audit_limits import AUDIT_LIMITS
+
 
 @dataclass(frozen=True, slots=True)
 class Cap:
@@ -459,6 +461,7 @@ CAPS: tuple[Cap, ...] = (
         "tests/auth/test_access_tokens.py",
         "test_memory_for_tokens_is_bounded",
     ),
+    *(Cap(*limit) for limit in AUDIT_LIMITS),
 )
 
 

@@ -16,9 +16,10 @@ import anyio
 import pytest
 
 from gateway.errors import NotFound, PolicyDenied, StorageError
+from gateway.storage.audit_writer import MAX_QUEUED
 from gateway.storage.pending_questions import MAX_OPEN_PER_PRINCIPAL
 from gateway.storage.record_types import AuditEntry, PendingQuestion
-from gateway.storage.records import MAX_QUEUED, Records
+from gateway.storage.records import Records
 from gateway.storage.state_folder import StateFolder
 from tests.fakes.running import ROOT
 from tests.storage.earlier_schemas import back_to_13

@@ -63,7 +63,7 @@ class Collector:
     """An OTLP endpoint that decodes exported data."""
 
     url: str
-    bodies: dict[str, list[bytes]] = field(default_factory=lambda: {"/v1/traces": [], "/v1/metrics": []})
+    bodies: dict[str, list[bytes]] = field(default_factory=lambda: {"/v1/traces": [], "/v1/metrics": [], "/v1/logs": []})
 
     def spans(self) -> list[Span]:
         decoded = [ExportTraceServiceRequest.FromString(body) for body in self.bodies["/v1/traces"]]
@@ -81,7 +81,7 @@ class Collector:
 
 @contextmanager
 def collector() -> Generator[Collector]:
-    bodies: dict[str, list[bytes]] = {"/v1/traces": [], "/v1/metrics": []}
+    bodies: dict[str, list[bytes]] = {"/v1/traces": [], "/v1/metrics": [], "/v1/logs": []}
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import subprocess
@@ -15,8 +16,10 @@ from typing import Any
 import httpx2
 import pytest
 
+from gateway.auth.principal import Principal
 from gateway.config.load import load_text
 from gateway.errors import ConfigError
+from gateway.telemetry.call_counts import FREQUENT, MAX_QUEUED, OTHER, BoundedLabels, CallCounts
 from tests.cli.processes import environment, moongate, write_gateway
 from tests.fakes.running import ROOT, child, free_port, upstream_http, wait_until_ready
 
@@ -38,6 +41,11 @@ class Measured:
         headers = {"mcp-protocol-version": MODERN, "mcp-method": "tools/call", "mcp-name": name}
         params = {"name": name, "arguments": arguments, "_meta": META}
         return self.http.post(self.url, json={"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}, headers=headers)
+
+    def request(self, method: str, **params: Any) -> Any:
+        headers = {"mcp-protocol-version": MODERN, "mcp-method": method, **({"mcp-name": params["uri"]} if "uri" in params else {})}
+        message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": META}}
+        return self.http.post(self.url, json=message, headers=headers).json()["result"]
 
     def open_session(self) -> str:
         hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "client-of-a-name", "version": "1"}}
@@ -170,3 +178,67 @@ def test_wrong_address_is_named(wrong: str) -> None:
 def test_address_with_brackets_is_an_ipv6_address() -> None:
     loaded = load_text('{"telemetry": {"prometheus": "[::1]:9464"}}', Path("gateway.json"), {})
     assert loaded.config.telemetry.prometheus_address == ("::1", 9464)
+
+
+def test_calls_are_counted_by_tool_endpoint_and_principal(plain: Measured) -> None:
+    tool = {"source": "up", "tool": "up__echo", "endpoint": "/mcp", "outcome": "complete"}
+    before, read = plain.value("moongate_tool_calls_total", **tool), plain.value("moongate_result_bytes_total", source="up")
+    for _ in range(3):
+        plain.call("up__echo", text="hello")
+    assert plain.value("moongate_tool_calls_total", **tool) == before + 3
+    assert plain.value("moongate_principal_calls_total", outcome="complete", endpoint="/mcp") == before + 3
+    assert 'principal="key:' in plain.metrics() and plain.value("moongate_result_bytes_total", source="up") > read + 3 * len("hello")
+    assert plain.value("moongate_calls_running", source="up") == plain.value("moongate_calls_queued", source="up") == 0
+    assert plain.value("moongate_audit_dropped") == plain.value("moongate_tasks_running") == 0
+
+
+@pytest.mark.attack(3)
+def test_rare_values_share_one_label_and_frequent_ones_get_their_own() -> None:
+    labels = BoundedLabels(10)
+    assert [labels.of(f"first-{number}") for number in range(5)] == [f"first-{number}" for number in range(5)]
+    assert {labels.of(f"rare-{number}") for number in range(100_000)} == {OTHER}
+    shown = [labels.of("frequent") for _ in range(FREQUENT + 1)]
+    assert shown[0] == OTHER and shown[-1] == "frequent"
+    for number in range(20):
+        shown += [labels.of(f"late-{number}") for _ in range(FREQUENT * 2)]
+    assert len({*shown} - {OTHER}) == 5 and labels.of("first-0") == "first-0"
+
+
+def test_queue_of_counts_is_bounded() -> None:
+    counts = CallCounts(lambda: "/mcp", tools=4, principals=4)
+    for number in range(3 * MAX_QUEUED + 5):
+        fields: dict[str, Any] = {"outcome": "complete"}
+        counts.note((0.0, "call.finished", "up", f"tool-{number}", Principal(f"key:{number}"), "", fields, 10, None))
+        assert counts.queued < MAX_QUEUED
+    counts.count()
+    assert sum(number for number, _ in counts.by_tool()) == sum(number for number, _ in counts.by_principal()) == 3 * MAX_QUEUED + 5
+    assert len([*counts.by_tool()]) == len([*counts.by_principal()]) == 3
+    assert [number for number, _ in counts.result_bytes()] == [10 * (3 * MAX_QUEUED + 5)]
+
+
+def series_of(page: str) -> dict[str, set[str]]:
+    """Return the labels of each series on a page of metrics, by its name."""
+    found: dict[str, set[str]] = {}
+    for line in page.splitlines():
+        if (match := re.match(r"(\w+)(?:\{(.*)\})? ", line)) and not line.startswith("#"):
+            found.setdefault(match[1], set()).update(re.findall(r'(\w+)="', match[2] or ""))
+    return found
+
+
+def test_dashboard_asks_only_for_metrics_and_labels_that_exist(plain: Measured) -> None:
+    plain.call("up__echo", text="hello")
+    plain.call("up__echo", text="x" * 21)
+    uri = plain.request("resources/list")["resources"][0]["uri"]
+    assert plain.request("resources/read", uri=uri)["contents"]
+    series = series_of(plain.metrics())
+    dashboard = json.loads((ROOT / "deploy" / "grafana" / "moongate.json").read_text())
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    queries += [variable["query"] for variable in dashboard["templating"]["list"] if variable["type"] == "query"]
+    assert len(queries) > 15
+    for query in queries:
+        [name] = set(re.findall(r"(?:moongate|process)_\w+", query))
+        assert name in series, query
+        labels = {label for text in re.findall(r"\{(.*?)\}", query) for label in re.findall(r"(\w+)=~", text)}
+        labels |= {label.strip() for text in re.findall(r"by \((.*?)\)", query) for label in text.split(",")}
+        labels |= set(re.findall(r"label_values\(\w+, (\w+)\)", query))
+        assert labels <= {*series[name], "job", "instance"}, (query, series[name])

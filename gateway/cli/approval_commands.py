@@ -1,11 +1,10 @@
-"""`moongate approvals` shows and decides calls and questions that wait for a person; `moongate audit` shows the audit log.
+"""`moongate approvals` shows and decides calls and questions that wait for a person.
 
 The commands read and write the gateway's database, so no gateway needs to run.
 """
 
 from __future__ import annotations
 
-import re
 import time
 from typing import TYPE_CHECKING
 
@@ -13,12 +12,10 @@ import click
 
 from gateway.cli.arguments import build_answer
 from gateway.cli.common import ListingGroup, data_options, load
-from gateway.cli.configured_names import source_names
 from gateway.cli.failures import CommandFailed
 from gateway.cli.output import moment, show, show_table
 from gateway.cli.stored_rows import pick, with_records
-from gateway.config.suggest import did_you_mean
-from gateway.storage.record_types import AuditEntry, ChainReport
+from gateway.storage.record_types import AuditEntry
 
 if TYPE_CHECKING:
     from gateway.json_types import JsonObject
@@ -27,9 +24,6 @@ if TYPE_CHECKING:
 
 TAKEN_SECONDS = 2.0
 """Seconds for which a command that answers a question waits until the call that asked it has received the answer."""
-
-_SPAN = re.compile(r"(\d+)([smhd])")
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 @click.group(cls=ListingGroup)
@@ -152,54 +146,6 @@ def revoke(rule_id: str, config_path: str | None, as_json: bool) -> None:
 
 async def _rules(records: Records) -> list[ApprovalRule]:
     return await (await records.rules()).list()
-
-
-@click.command()
-@click.option("--since", metavar="SPAN", default="1d", show_default=True, help="How far back: a number with s, m, h or d, e.g. `2h`.")
-@click.option("--server", metavar="NAME", help="Only entries of this source.")
-@click.option("--limit", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="Maximum number of entries (the newest).")
-@click.option("--verify", is_flag=True, help="Check that no entry was changed or removed, instead of showing entries.")
-@data_options
-def audit(since: str, server: str | None, limit: int, verify: bool, config_path: str | None, as_json: bool) -> None:
-    """Show the audit log: approvals, refusals of calls and reads, and decisions about requests for input.
-
-    It also has finished calls of an agent's or workflow's own tools that may have changed something. Arguments and results are not
-    recorded.
-    """
-    span = _SPAN.fullmatch(since)
-    if span is None:
-        raise click.UsageError(f"{since!r} is not a duration. Write a number with s, m, h or d, e.g. `2h`.")
-    start = time.time() - int(span[1]) * _UNITS[span[2]]
-    if verify:
-
-        async def check(records: Records) -> ChainReport:
-            return await (await records.audit()).verify()
-
-        report = with_records(config_path, check)
-        if report.problem:
-            raise CommandFailed(f"The audit log is not as it was written: {report.problem}.", code="tool-error")
-        show({"entries": report.entries, "problem": None}, f"{report.entries} entries, none changed or removed", as_json=as_json)
-        return
-
-    async def read(records: Records) -> list[AuditEntry]:
-        return await (await records.audit()).read(since=start, source=server, limit=limit)
-
-    found = with_records(config_path, read)
-    rows = [
-        [moment(e.at), e.kind, e.source, e.name, e.principal, " ".join(f"{k}={v}" for k, v in e.fields.items() if v is not None)]
-        for e in found
-    ]
-    headers = ("time", "kind", "source", "name", "caller", "decision")
-    empty = "" if found else _no_decision(server, since, config_path)
-    show_table({"entries": [entry.to_json() for entry in found]}, headers, rows, empty=empty, as_json=as_json, whole_last=True)
-
-
-def _no_decision(server: str | None, since: str, config_path: str | None) -> str:
-    if server is None:
-        return f"No decision in the last {since}."
-    known = source_names(load(config_path, fetches=False))
-    hint = did_you_mean(server, known) if server not in known else ""
-    return f"No decision of {server!r} in the last {since}. {hint}".rstrip()
 
 
 def _decide(ask_id: str, decision: QuestionState, config_path: str | None, *, as_json: bool) -> None:
