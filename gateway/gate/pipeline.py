@@ -157,11 +157,10 @@ class GatedCall(ABC, Generic[OutcomeT]):
         return int((time.perf_counter() - self.started) * 1e6) / 1000
 
 
-def audit_refusal(gate: SourceGate, name: str, principal: str, rule: str) -> None:
-    """Emit the event `call.refused`, which the audit log records, for a call that was refused before it reached `pass_gate`."""
-    gate.services.events.emit(
-        "call.refused", source=gate.source, name=name, principal=principal, fields={"outcome": "refused", "rule": rule}
-    )
+def audit_refusal(gate: SourceGate, name: str, principal: str, rule: str, *, is_read: bool = False) -> None:
+    """Emit the event `call.refused` or `read.refused`, which the audit log records, for a request that did not reach `pass_gate`."""
+    kind, fields = "read.refused" if is_read else "call.refused", {"outcome": "refused", "rule": rule}
+    gate.services.events.emit(kind, source=gate.source, name=name, principal=principal, fields=fields)
 
 
 async def pass_gate(call: GatedCall[OutcomeT]) -> OutcomeT:
