@@ -18,8 +18,7 @@ from benchmarks.machine import has_ended
 DOWN_SECONDS = 6.0
 """Seconds that a killed replica stays away before it is started again.
 
-Clients have opened their streams at the other replicas by then. A start takes 1.5 s of the processors that all programs share
-here; a replica with processors of its own would not slow the others down.
+Clients have opened their streams at the other replicas by then, and a supervisor would need some seconds, too.
 """
 
 SETTLE_SECONDS = 2 * SHUN_SECONDS + 0.5

@@ -1,9 +1,8 @@
 """The part `replicas`: CPU time per call as a fleet grows from one to four replicas, at the same load per replica.
 
-Four gateways serve the same load in every slot: the first n replicas of the fleet, which alone are counted, and gateways that stand alone,
-each with its own nginx and database. Because: all programs share the processors of one machine, and a call costs more CPU time on a busier
-machine, whether or not the gateways belong together. Rounds go forwards and backwards in turn, so that a machine that becomes slower
-meanwhile does not count against the larger fleets.
+Five gateways serve the same load in every slot: the first n replicas of the fleet, and gateways that stand alone, each with its own nginx
+and database. The cost in the fleet is divided by the cost at the gateways that stand alone at the same time. Because: all programs share
+the processors of one machine, which are up to a fifth slower in one minute than in another, and slower the busier the machine is.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from benchmarks.fleet.site import Site, running
 from benchmarks.fleet.traffic import Load
 from benchmarks.fleet.versions import this_checkout
 
-WARM_SECONDS = 12.0
-"""Seconds of load before each measurement, in which each session is continued once at every replica."""
+WARM_SECONDS = 16.0
+"""Seconds of load before each measurement, in which nearly all sessions are continued once at every replica."""
 
 
 @dataclass(frozen=True)
@@ -45,38 +44,49 @@ class Size:
 
 
 async def slot(site: Site, alone: Sequence[Site], size: Size, count: int) -> dict[str, float]:
-    """Measure a fleet of `count` replicas once; CPU in milliseconds per call. Gateways of `alone` serve the rest of the load."""
+    """Measure a fleet of `count` replicas and the gateways of `alone` that serve the rest of the load; CPU in milliseconds per call."""
     site.balance(count)
-    load = Load(site.port, site.people)
-    loads = [(load, count), *((Load(one.port, one.people), 1) for one in alone[: size.most - count])]
+    load, rest = Load(site.port, site.people), alone[: size.most + 1 - count]
+    others = [Load(one.port, one.people) for one in rest]
+    loads = [(load, count), *((other, 1) for other in others)]
     try:
         for one, replicas in loads:
             await one.open_all(size.sessions * replicas, size.every, 1.0)
             one.start_modern(size.rate * replicas)
         await asyncio.sleep(WARM_SECONDS)
-        before, first = _cpu(site, count), len(load.journal.outcomes)
+        before, first = _cpu([site], count), [len(one.journal.outcomes) for one, _ in loads]
+        before_alone = _cpu(rest, 1)
         await asyncio.sleep(size.seconds)
-        after, outcomes = _cpu(site, count), load.journal.outcomes[first:]
+        after, after_alone = _cpu([site], count), _cpu(rest, 1)
+        outcomes = [one.journal.outcomes[start:] for (one, _), start in zip(loads, first, strict=True)]
     finally:
         for one, _ in loads:
             await one.stop()
-    if any(outcome.verdict is not Verdict.RIGHT for outcome in outcomes):
-        raise RuntimeError(f"calls of the quiet fleet failed: {[one for one in outcomes if one.verdict is not Verdict.RIGHT][:3]}")
-    gateways, database = ((now - then) / len(outcomes) * 1000 for now, then in zip(after, before, strict=True))
-    return {"gateways": gateways, "postgres": database, "per_second": len(outcomes) / size.seconds}
+    if failed := [outcome for found in outcomes for outcome in found if outcome.verdict is not Verdict.RIGHT]:
+        raise RuntimeError(f"calls of the quiet fleet failed: {failed[:3]}")
+    calls, calls_alone = len(outcomes[0]), sum(map(len, outcomes[1:]))
+    gateways, database = ((now - then) / calls * 1000 for now, then in zip(after, before, strict=True))
+    by_themselves = (after_alone[0] - before_alone[0]) / calls_alone * 1000
+    return {
+        "gateways": gateways,
+        "alone": by_themselves,
+        "relative": gateways / by_themselves,
+        "postgres": database,
+        "per_second": calls / size.seconds,
+    }
 
 
 async def idle(site: Site, seconds: float) -> float:
     """Return the CPU seconds per second of one idle replica."""
-    before = _cpu(site, len(site.replicas))[0]
+    before = _cpu([site], len(site.replicas))[0]
     await asyncio.sleep(seconds)
-    return (_cpu(site, len(site.replicas))[0] - before) / seconds / len(site.replicas)
+    return (_cpu([site], len(site.replicas))[0] - before) / seconds / len(site.replicas)
 
 
-def _cpu(site: Site, count: int) -> tuple[float, float]:
-    """Return the CPU seconds of the first `count` replicas and of PostgreSQL."""
-    pids = [replica.pid for replica in site.replicas[:count] if replica.pid is not None]
-    return sum(process_cpu(pid) for pid in pids), tree_cpu(site.postgres_pid())
+def _cpu(sites: Sequence[Site], count: int) -> tuple[float, float]:
+    """Return the CPU seconds of the first `count` replicas of each fleet, and of the PostgreSQL servers."""
+    pids = [replica.pid for site in sites for replica in site.replicas[:count] if replica.pid is not None]
+    return sum(map(process_cpu, pids)), sum(tree_cpu(site.postgres_pid()) for site in sites)
 
 
 async def measure(site: Site, alone: Sequence[Site], size: Size) -> dict[str, Any]:
@@ -88,14 +98,13 @@ async def measure(site: Site, alone: Sequence[Site], size: Size) -> dict[str, An
         for count in sorted(slots, reverse=turn % 2 == 1):
             found = await slot(site, alone, size, count)
             slots[count].append(found)
-            say(f"{count} replicas: gateways {found['gateways']:.3f} ms per call, PostgreSQL {found['postgres']:.3f} ms")
+            say(f"{count} replicas: {found['gateways']:.3f} ms per call, {found['relative']:.2f} times that of gateways that stand alone")
     medians = {count: {key: statistics.median(one[key] for one in found) for key in found[0]} for count, found in slots.items()}
-    one = medians[1]["gateways"]
     return {
         "size": dataclasses.asdict(size),
         "idle": resting,
         "fleets": {str(count): figures for count, figures in medians.items()},
-        "ratio": max(figures["gateways"] for figures in medians.values()) / one,
+        "ratio": max(figures["relative"] for figures in medians.values()) / medians[1]["relative"],
     }
 
 
@@ -104,7 +113,7 @@ def run(folder: Path, size: Size) -> dict[str, Any]:
     with ExitStack() as stack:
         site = stack.enter_context(running(folder, this_checkout(), replicas=size.most))
         alone: list[Site] = []
-        for number in range(1, size.most):
+        for number in range(1, size.most + 1):
             place = folder / f"alone-{number}"
             place.mkdir()
             alone.append(stack.enter_context(running(place, this_checkout(), replicas=1)))

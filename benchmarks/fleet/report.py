@@ -215,13 +215,17 @@ def _replicas(found: Sequence[Figures]) -> str:
     size = found[0]["size"]
     text = (
         f"## Replicas\n\n{size['rate']:g} requests per second of 2026 and {size['sessions'] / size['every']:g} calls per second of "
-        f"{size['sessions']} sessions, per replica. While the fleet is smaller than {size['most']}, gateways that stand alone serve the "
-        f"rest of the load, so that the machine is equally busy. CPU in ms per call, medians of {size['rounds']} rounds."
+        f"{size['sessions']} sessions, per replica. Gateways that stand alone serve the same load at the same time, so that there are "
+        f"always {size['most'] + 1} gateways. CPU in ms per call, medians of {size['rounds']} rounds. The target compares the costs in "
+        "multiples of those at gateways that stand alone, because the machine is not equally fast all the time."
     )
     rows: list[Sequence[str]] = []
     for count in found[0]["fleets"]:
         for label, key in (("gateways", "gateways"), ("PostgreSQL", "postgres")):
             rows.append(_row(f"{count} replica{'' if count == '1' else 's'}: {label}", found, _of_fleet(count, key), "{:.3f}"))
+    for count in found[0]["fleets"]:
+        label = f"{count} replica{'' if count == '1' else 's'}: cost of a call in multiples of that at gateways that stand alone"
+        rows.append(_row(label, found, _of_fleet(count, "relative"), "{:.2f}"))
     rows.append(_row("an idle replica, % of a processor", found, lambda run: run["idle"] * 100, "{:.1f}"))
     return f"{text}\n\n{_table(_columns(found), rows)}"
 

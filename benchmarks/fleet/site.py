@@ -27,6 +27,11 @@ PEOPLE = 4
 """Principals of the load."""
 
 START_SECONDS = 60.0
+START_NICENESS = 10
+"""Niceness of a replica until it is ready, if the harness runs as root, which may lower it again.
+
+All programs share the processors here. A replica on a machine of its own takes no time from the others while it starts.
+"""
 SHUN_SECONDS = 1
 """Seconds for which nginx sends no request to a replica that failed (`fail_timeout`)."""
 
@@ -111,15 +116,18 @@ class Site:
             env = {**os.environ, **command.env}
             place = {"env": env, "cwd": command.folder, "stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
             replica.process = subprocess.Popen(command.argv, start_new_session=True, **place)  # pyright: ignore[reportCallIssue, reportArgumentType]
+        _set_niceness(replica.process.pid, START_NICENESS)
 
     def is_ready(self, replica: Replica) -> bool:
-        """Return whether a replica reports that it is ready.
+        """Return whether a replica reports that it is ready. From then on, it has the usual priority.
 
         Raises:
             RuntimeError: The process of the replica has ended.
         """
         assert replica.process is not None
         with suppress(OSError, urllib.error.HTTPError), urllib.request.urlopen(f"http://{replica.address}/ready", timeout=2) as answer:
+            if answer.status == 200:
+                _set_niceness(replica.process.pid, 0)
             return answer.status == 200
         if replica.process.poll() is not None:
             raise RuntimeError(f"replica {replica.number} ended: {self.log_of(replica)[-2000:]}")
@@ -202,6 +210,14 @@ class Site:
             addresses = tuple(word.rstrip(",") for word in middle if word.startswith("127.0.0.1:"))
             found[call] = addresses
         return found
+
+
+def _set_niceness(pid: int, niceness: int) -> None:
+    """Set the niceness of all threads of a process. Do nothing without root's rights, which lowering it needs."""
+    if os.geteuid() == 0:
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(ProcessLookupError):  # the thread has ended meanwhile
+                os.setpriority(os.PRIO_PROCESS, int(thread.name), niceness)
 
 
 def _event(line: str) -> str | None:

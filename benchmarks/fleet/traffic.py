@@ -21,6 +21,9 @@ ATTEMPTS = 4
 RETRY_SECONDS = 0.2
 """Pause before the first retry of a call; each further pause is twice as long."""
 
+PAUSE_SPREAD = (0.75, 1.25)
+"""Least and greatest pause between two calls of a session, in multiples of the mean."""
+
 OPENERS = 32
 """Sessions that are opened at once."""
 
@@ -137,7 +140,8 @@ class Load:
     async def _session(self, person: Person, session: str, connection: Connection | None, every: float) -> None:
         await asyncio.sleep(random.random() * every)
         while not self._is_stopping:
-            due = time.monotonic() + every
+            # Equal pauses would make each session's calls arrive at the same replica again and again.
+            due = time.monotonic() + every * random.uniform(*PAUSE_SPREAD)
             connection = await self.call(person, "2025", session, connection)
             await asyncio.sleep(max(due - time.monotonic(), 0))
 

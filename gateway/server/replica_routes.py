@@ -7,6 +7,7 @@ The name that a replica gives to a question, a waiting call or an event stream b
 | answer of a 2025 client to a question | JSON-RPC id `q.<replica>.…` |
 | retry of a call that waits for input of a 2026 client | `requestState` `r.<replica>.…` |
 | GET that continues an event stream | `Last-Event-ID` `<replica>-…` |
+| all requests of a session whose handshake is too long for a session id | `Mcp-Session-Id` `o.….<replica>` |
 
 A cancellation in a 2025 session is sent to all replicas, because any of them may run the call.
 """
@@ -27,6 +28,7 @@ from gateway.server.forwarded_principal import forwarded_text
 from gateway.server.head import Head
 from gateway.server.http_responses import Refusal
 from gateway.server.replicas import Replicas
+from gateway.server.session_table import owner_of
 
 if TYPE_CHECKING:
     from starlette.types import Message, Scope, Send
@@ -72,6 +74,8 @@ def plain_state(state: str) -> str:
 
 def replica_of(head: Head, message: JsonMapping | None) -> str:
     """Return the id of the replica that alone can serve a request; empty if any replica can. `message` is the decoded body of a POST."""
+    if owner := owner_of(head.session_id):
+        return owner
     if head.method == "GET":
         return replica_of_event(head.last_event_id)
     if message is None:
@@ -108,11 +112,11 @@ class ReplicaRoutes:
         replicas = self._replicas
         if replicas is None or FORWARDED_SCOPE_KEY in scope:
             return False
-        if message is not None and message.get("method") == "notifications/cancelled" and "id" not in message:
+        replica = replica_of(head, message)
+        if not replica and message is not None and message.get("method") == "notifications/cancelled" and "id" not in message:
             if head.session_id:
                 await _cancel_elsewhere(replicas, head, body, forwarded_text(principal))
             return False
-        replica = replica_of(head, message)
         if not replica or replica == replicas.id:
             return False
         number: JsonValue = message.get("id") if message is not None and "method" in message else _resumed_request(head)

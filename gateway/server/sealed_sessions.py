@@ -41,7 +41,7 @@ SKEW_SECONDS = 600.0
 
 MAX_ID = 4_000
 """Maximum characters of a session id, because proxies limit the size of headers. A session whose `initialize` request does not fit stays at
-its replica."""
+its replica, to which the others forward its requests."""
 
 MAX_ENDED = 10_000
 """Number of recently ended sessions that a replica remembers, so that a request that arrives at the same time does not open one again."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from typing import Literal, Protocol
+from uuid import uuid4
 
 from gateway.policy.quotas import QuotaReached
 from gateway.server.http_responses import Refusal
@@ -39,6 +40,20 @@ NAME_LENGTH = 16
 def name_of(wire_id: str) -> str:
     """Return the part of a sealed session id that identifies the session and cannot be used in place of the id; else an empty string."""
     return wire_id[len(SEALED_PREFIX) : len(SEALED_PREFIX) + NAME_LENGTH] if wire_id.startswith(SEALED_PREFIX) else ""
+
+
+OWNED_PREFIX = "o."
+"""Prefix of a `Mcp-Session-Id` whose session stays at one replica, to which the other replicas forward its requests."""
+
+
+def owned_id(replica: str) -> str:
+    """Return a new session id for a session that stays at the replica with the id `replica`."""
+    return f"{OWNED_PREFIX}{uuid4().hex}.{replica}"
+
+
+def owner_of(wire_id: str) -> str:
+    """Return the id of the replica at which a session stays; an empty string for other session ids."""
+    return wire_id.rpartition(".")[2] if wire_id.startswith(OWNED_PREFIX) else ""
 
 
 class TrackedSession(Waiting, Protocol):

@@ -91,7 +91,7 @@ CAPS: tuple[Cap, ...] = (
         "gateway.server.sealed_sessions:MAX_ID",
         "the id of a session that every replica continues",
         "tests/server/test_continued_sessions.py",
-        "test_session_with_a_long_handshake_stays_at_its_replica",
+        "test_requests_of_a_session_with_a_long_handshake_reach_its_replica",
     ),
     Cap(
         "gateway.server.event_ids:MAX_REQUEST_ID",

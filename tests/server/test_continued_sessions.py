@@ -125,11 +125,36 @@ async def test_clients_reopen_broken_streams_at_random_times(replicas: Replicas)
     assert len(delays) > 4
 
 
-async def test_session_with_a_long_handshake_stays_at_its_replica(replicas: Replicas) -> None:
-    session = await replicas.open(0, {"experimental": {"x": {"y": "z" * MAX_ID}}})
+LONG: dict[str, Any] = {"experimental": {"x": {"y": "z" * MAX_ID}}}
+"""Client capabilities that do not fit into a session id."""
+
+
+async def test_requests_of_a_session_with_a_long_handshake_reach_its_replica(replicas: Replicas) -> None:
+    session = await replicas.open(0, LONG)
     assert len(session) < 100
-    assert "search_skills" in (await replicas.post(0, {"id": 1, "method": "tools/list"}, session)).text
-    assert (await replicas.post(1, {"id": 1, "method": "tools/list"}, session)).status_code == 404
+    call: dict[str, Any] = {"name": "load_skill", "arguments": {"skill_name": "notes"}}
+    for number in range(4):
+        assert "search_skills" in (await replicas.post(number % 2, {"id": number, "method": "tools/list"}, session)).text
+        called = await replicas.post(number % 2, {"id": 100 + number, "method": "tools/call", "params": call}, session)
+        assert "Read the notes." in called.text
+    given = {"accept": "text/event-stream", "mcp-session-id": session}
+    async with replicas.http.stream("GET", replicas.urls[1], headers=given) as stream:
+        assert stream.status_code == 200
+        second = await replicas.http.get(replicas.urls[0], headers=given)
+    assert second.status_code == 409  # the forwarded stream is the session's stream
+    assert (await replicas.http.delete(replicas.urls[1], headers=given)).status_code == 200
+    for number in range(2):
+        assert (await replicas.post(number, {"id": 9, "method": "tools/list"}, session)).status_code == 404
+
+
+async def test_session_with_a_long_handshake_ends_with_its_replica(mortals: Replicas) -> None:
+    session = await mortals.open(0, LONG)
+    assert (await mortals.post(1, {"id": 1, "method": "tools/list"}, session)).status_code == 200
+    stop(mortals.processes[0])
+    with anyio.fail_after(20):
+        while (answer := await mortals.post(1, {"id": 1, "method": "tools/list"}, session)).status_code != 404:
+            assert answer.status_code == 503
+            await anyio.sleep(0.2)
 
 
 async def test_request_that_needs_the_sdk_is_served_by_the_other_replica(replicas: Replicas) -> None:

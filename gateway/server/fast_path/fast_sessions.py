@@ -43,7 +43,7 @@ from gateway.server.head import Head
 from gateway.server.in_flight import InFlightCall
 from gateway.server.replicas import Replicas
 from gateway.server.sealed_sessions import SealedSessions
-from gateway.server.session_table import SHOWN_CHARACTERS, Reason, SessionTable
+from gateway.server.session_table import SHOWN_CHARACTERS, Reason, SessionTable, owned_id
 from gateway.server.usage import Usages
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.ports import ClientProfile
@@ -195,8 +195,12 @@ class FastSessions:
         result = self._parts.introduction(hello.client.protocol_version, principal)
         body, sealed = to_json(message), self._parts.sealed
         wire_id = sealed.seal(body, principal.id) if sealed is not None else ""
-        session = self.open(wire_id or uuid4().hex, body, hello.client, principal)
+        session = self.open(wire_id or self._own_id(), body, hello.client, principal)
         return await _send(session, send, to_json(response(hello.number, result)))
+
+    def _own_id(self) -> str:
+        """Return a new id for a session that no other replica can continue."""
+        return uuid4().hex if self._parts.replicas is None else owned_id(self._parts.replicas.id)
 
     def open(self, wire_id: str, body: bytes, client: ClientProfile, principal: Principal) -> FastSession:
         """Open the session `wire_id` of a client, whose `initialize` request has the given body. The caller has checked the quotas."""
