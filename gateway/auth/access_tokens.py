@@ -28,7 +28,7 @@ from gateway.auth.oauth_scopes import check_scopes
 from gateway.auth.principal import Principal
 from gateway.auth.signed_tokens import UncheckedToken, algorithm_of, check_signed, is_bearer, read_token
 from gateway.auth.signing_keys import IssuerKeys, SigningKey
-from gateway.auth.token_claims import expiry_of, scopes_of, to_principal
+from gateway.auth.token_claims import check_claims, expiry_of, scopes_of, to_principal
 from gateway.auth.token_errors import IssuerUnavailable, TokenRefused
 from gateway.config.auth_settings import InboundAuthSettings, TokenIssuer
 from gateway.json_types import JsonObject
@@ -95,6 +95,7 @@ class TrustedIssuer:
     async def check_signed(self, token: UncheckedToken) -> KnownToken:
         """Check a signed token that names this issuer. Raises `TokenRefused` and `IssuerUnavailable`."""
         alg, kid = algorithm_of(token, self.settings)
+        check_claims(token.claims, self.settings, self.audience, time.time())  # a wrong token costs neither a signature nor a request
         key = await self.keys.find(kid, alg)
         claims = check_signed(token, self.settings, key, alg, audience=self.audience, now=time.time())
         return self._known(claims, key, expiry_of(claims) + self.settings.clock_skew_seconds)

@@ -395,7 +395,8 @@ class Catalog:
         root = "/".join(uri.split("/")[:3])
         return any(exposed.startswith(f"{root}/") for s in self.listings if s.entry.is_local for exposed in s.natives.get("resources", {}))
 
-    def _owner_of_prompt(self, name: str) -> tuple[SourceListing, str]:
+    def owner_of_prompt(self, name: str) -> tuple[SourceListing, str]:
+        """Return the `SourceListing` of the source that serves an exposed prompt, and the prompt's name there. Raises `NotFound`."""
         listing = self._owners["prompts"].get(name)
         if listing is None:
             raise NotFound("prompt", name)
@@ -405,7 +406,7 @@ class Catalog:
         """Return whether reading the resource or prompt may send the client a request for input; false for an unknown URI or name."""
         await self.ready()
         try:
-            listing, _ = self.locate(name) if kind == "resources" else self._owner_of_prompt(name)
+            listing, _ = self.locate(name) if kind == "resources" else self.owner_of_prompt(name)
         except NotFound:
             return False
         return isinstance(listing.entry.full, InputRequestingSource) and listing.entry.full.may_request_input
@@ -438,7 +439,7 @@ class Catalog:
     async def get_prompt(self, name: str, arguments: Mapping[str, str], ctx: CallContext) -> Finished | InputRequired:
         """Get the prompt that clients see as `name` from its source, if policy allows it. Raises `NotFound`."""
         await self.ready()
-        listing, native = self._owner_of_prompt(name)
+        listing, native = self.owner_of_prompt(name)
         source = cast("Source", listing.entry.full)
 
         async def work(inner: CallContext) -> Finished | InputRequired:
@@ -454,7 +455,7 @@ class Catalog:
         await self.ready()
         asked, kind = ref, cast("ScopeKind", "prompts" if ref.get("type") == "ref/prompt" else "resources")
         if kind == "prompts":
-            listing, native = self._owner_of_prompt(str(ref.get("name")))
+            listing, native = self.owner_of_prompt(str(ref.get("name")))
             ref = {**ref, "name": native}
         else:
             uri = str(ref.get("uri"))

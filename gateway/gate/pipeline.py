@@ -173,12 +173,13 @@ class GatedCall(ABC, Generic[OutcomeT]):
         return int((time.perf_counter() - self.started) * 1e6) / 1000
 
 
-async def audit_refusal(gate: SourceGate, name: str, principal: Principal, rule: str) -> None:
-    """Record in the audit log that a call was refused before it reached `pass_gate`, with the event `call.refused`."""
+async def audit_refusal(gate: SourceGate, name: str, principal: Principal, rule: str, *, is_read: bool = False) -> None:
+    """Record in the audit log that a call or read was refused before it reached `pass_gate`, by `call.refused` or `read.refused`."""
     fields: JsonObject = {"outcome": "refused", "rule": rule}
     if principal.owner != principal.id:
         fields["owner"] = principal.owner
-    gate.services.events.emit("call.refused", source=gate.source, name=name, principal=principal.id, fields=fields)
+    kind = "read.refused" if is_read else "call.refused"
+    gate.services.events.emit(kind, source=gate.source, name=name, principal=principal.id, fields=fields)
     await gate.services.events.stored()
 
 

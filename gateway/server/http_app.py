@@ -12,11 +12,12 @@ from gateway.server.key_gate import KeyGate, check_bind
 from gateway.server.origins import accepted_origins
 from gateway.server.sdk_path.lazy_application import LazyApplication, Probes
 from gateway.server.session_table import SessionTable
-from gateway.server.step_up import StepUp
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
     from starlette.types import ASGIApp
+
+    from gateway.server.step_up import StepUp
 
 
 def build_http_app(
@@ -44,7 +45,11 @@ def build_http_app(
     table = SessionTable()
     application = LazyApplication(server, settings, origins, table, probes=probes, routes=routes)
     is_fast, max_bytes = settings.direct_path == "auto", settings.max_request_bytes
-    step_up = None if callers.tokens is None else StepUp(server.catalog, callers.tokens)
+    step_up: StepUp | None = None
+    if callers.tokens is not None:
+        from gateway.server.step_up import StepUp
+
+        step_up = StepUp(server.catalog, callers.tokens)
     dispatch = HttpDispatch(
         application, server, table, path=settings.path, max_request_bytes=max_bytes, uses_fast_path=is_fast, step_up=step_up
     )

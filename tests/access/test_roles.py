@@ -22,8 +22,8 @@ ISSUER = "https://idp.example"
 
 
 def user(*groups: str, **facts: Any) -> Principal:
-    fields: dict[str, Any] = {"id": "user:1", "kind": "user", "issuer": ISSUER, "subject": "ann", "groups": groups, "expires_at": 1e12, **facts}
-    return Principal(**fields)
+    fields: dict[str, Any] = {"id": "user:1", "kind": "user", "issuer": ISSUER, "subject": "ann", "expires_at": 1e12, **facts}
+    return Principal(**fields, groups=groups)
 
 
 def access_of(roles: dict[str, Any], default: str | None = None) -> Access:

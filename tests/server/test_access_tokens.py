@@ -45,8 +45,17 @@ pytestmark = pytest.mark.timeout(60)
 
 ERAS: tuple[Era, ...] = ("legacy", "modern")
 TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("read", "write", "secret")]
-UP: dict[str, Any] = {"tools": TOOLS}
-SCOPES = {"read": ["up/read"], "write": ["up/read", "up/write"], "boss": ["admin", "up/write", "gateway"]}
+UP: dict[str, Any] = {
+    "tools": TOOLS,
+    "resources": [{"uri": "page://one", "name": "one"}],
+    "prompts": [{"name": "ask"}],
+    "reads": {"page://one": {"contents": [{"uri": "page://one", "text": "one"}]}},
+    "rendered": {"ask": {"messages": []}},
+}
+SCOPES = {
+    "read": ["up/read"], "pages": ["resources:up"], "asks": ["prompts:up"], "write": ["up/read", "up/write"],
+    "boss": ["admin", "up/write", "gateway"],
+}  # fmt: skip
 ACCEPT = {"accept": "application/json, text/event-stream"}
 
 
@@ -91,7 +100,7 @@ def test_metadata_needs_no_token(url: str, issuer: Issuer, place: str) -> None:
     assert answer.status_code == 200 and answer.headers["access-control-allow-origin"] == "*"
     assert answer.json() == {
         "resource": url, "authorization_servers": [issuer.url], "bearer_methods_supported": ["header"],
-        "scopes_supported": ["read", "write", "boss"],
+        "scopes_supported": ["read", "pages", "asks", "write", "boss"],
     }  # fmt: skip
     asked = httpx2.options(url.replace("/mcp", place))
     assert (asked.status_code, asked.headers["access-control-allow-headers"]) == (200, "mcp-protocol-version")
@@ -108,7 +117,7 @@ def test_other_paths_need_a_credential(url: str) -> None:
 def test_local_user_needs_a_credential_as_well(url: str) -> None:
     answer = httpx2.post(url, headers=ACCEPT, json={"jsonrpc": "2.0", "id": 1, "method": "ping"})
     metadata = url.replace("/mcp", "/.well-known/oauth-protected-resource/mcp")
-    assert answer.headers["www-authenticate"] == f'Bearer realm="moongate", resource_metadata="{metadata}", scope="read write"'
+    assert answer.headers["www-authenticate"] == f'Bearer realm="moongate", resource_metadata="{metadata}", scope="read pages asks write"'
     assert "API key" in answer.json()["message"]
 
 
@@ -141,6 +150,13 @@ async def test_call_without_scope_is_told_which_scope_to_ask_for(gateways: dict[
         challenge = answers[-1].headers["www-authenticate"]
         assert 'error="insufficient_scope"' in challenge and 'scope="read openid write"' in challenge
         assert "/.well-known/oauth-protected-resource/mcp" in challenge
+        wants: list[tuple[str, dict[str, Any], str]] = [
+            ("resources/read", {"uri": "up+page://one"}, "pages"),
+            ("prompts/get", {"name": "up__ask"}, "asks"),
+        ]
+        for method, params, scope in wants:
+            assert (await wire.send(method, **params))["error"]["data"] == {"error": "insufficient_scope"}
+            assert answers[-1].status_code == 403 and f'scope="read openid {scope}"' in answers[-1].headers["www-authenticate"]
         hidden = await wire.send("tools/call", name="up__secret", arguments={})
         assert answers[-1].status_code == 200 and hidden["result"]["_meta"]["dev.moongate/rule"] == "scopes"
         wire.headers["Authorization"] = f"Bearer {issuer.token(url, scope='read write')}"
