@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from gateway.access.cedar_policies import CedarCall, CedarPolicies, CedarPrincipal
-from gateway.access.roles import Role, RoleGrant, RoleVerdict, judge_roles, roles_of
+from gateway.access.roles import Role, RoleGrant, RoleIndex, RoleVerdict, judge_roles
 from gateway.auth.principal import Principal
 from gateway.json_types import JsonObject
 from gateway.policy.argument_policy import ValueRules
@@ -101,7 +101,7 @@ class AccessRules:
 
     def __init__(self, roles: tuple[Role, ...], default: str | None, cedar: CedarPolicies | None) -> None:
         self.roles = roles
-        self.default = default
+        self._index = RoleIndex(roles, default)
         self.cedar = cedar
         self.has_roles = bool(roles) or cedar is None
         """Whether roles decide. Without roles and Cedar policies, callers may use nothing: a deleted role must not open the gateway."""
@@ -113,7 +113,7 @@ class AccessRules:
 
     def profile_of(self, principal: Principal) -> Profile:
         """Return the profile of a principal. Principals that no rule distinguishes share one profile, and so the decisions."""
-        roles = roles_of(principal, self.roles, self.default)
+        roles = self._index.roles_of(principal)
         entity = None if self.cedar is None else self.cedar.principal(principal)
         key = principal.scopes, tuple(role.name for role in roles), None if entity is None else entity.key
         profile = self._profiles.get(key)

@@ -85,10 +85,26 @@ def _read_role(name: str, role: AccessRole) -> Role:
     )
 
 
-def roles_of(principal: Principal, roles: Sequence[Role], default: str | None) -> tuple[Role, ...]:
-    """Return the roles that a principal has, in the order of the configuration; the role `default` if no other role names it."""
-    found = tuple(role for role in roles if any(is_member(principal, member) for member in role.members))
-    return found or tuple(role for role in roles if role.name == default)
+class RoleIndex:
+    """Finds the roles of principals without comparing each principal with each role."""
+
+    def __init__(self, roles: Sequence[Role], default: str | None) -> None:
+        """`default` is the role of principals that no other role names."""
+        self._roles = tuple(roles)
+        self._default = tuple(role for role in roles if role.name == default)
+        self._by_name: dict[tuple[str, str], list[int]] = {}
+        """Kind (`group`, `key`, or empty for other members) and name → positions of the roles with such a member."""
+        for number, role in enumerate(roles):
+            for member in role.members:
+                place = ("key", member.key) if member.key is not None else ("group", member.group) if member.group is not None else ("", "")
+                self._by_name.setdefault(place, []).append(number)
+
+    def roles_of(self, principal: Principal) -> tuple[Role, ...]:
+        """Return the roles that a principal has, in the order of the configuration; the default role if no other role names it."""
+        places = [("", ""), ("key", principal.id.removeprefix("key:")), ("key", principal.name)]
+        places += [("group", group) for group in principal.groups]
+        near = [self._roles[number] for number in sorted({n for place in places for n in self._by_name.get(place, ())})]
+        return tuple(role for role in near if any(is_member(principal, member) for member in role.members)) or self._default
 
 
 def is_member(principal: Principal, member: AccessMember) -> bool:

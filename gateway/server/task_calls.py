@@ -122,7 +122,7 @@ class TaskHandler:
         `before` is the caller at the start of its task, and `now` is the caller with its current rights. If the rights have changed and no
         longer include the tool, record the refusal in the audit log and raise `PolicyDenied`. Roles are always judged.
         """
-        if now.rights is None or (before.rights is not None and before.rights.key == now.rights.key):
+        if now.rights is None or (not now.rights.hides_items and before.scopes == now.scopes):
             return
         served = await self._catalog.seek(tool)
         if isinstance(verdict := served.admit(now), Reject):

@@ -84,6 +84,12 @@ CAPS: tuple[Cap, ...] = (
         "test_unanswered_question_ends_in_readable_rejection",
     ),
     Cap(
+        "gateway.access.decisions:MAX_DECISIONS",
+        "kept decisions about what callers may use, twice",
+        "tests/access/test_roles.py",
+        "test_cache_is_bounded_and_keeps_what_is_used",
+    ),
+    Cap(
         "gateway.server.parked:MAX_PARKED_PER_PRINCIPAL",
         "parked calls of one caller",
         "tests/server/test_parked.py",
