@@ -21,7 +21,9 @@ from gateway.agents.remote.remote_run import run_remote
 from gateway.agents.run_context import AgentMiddleware
 from gateway.agents.run_progress import RunProgress
 from gateway.agents.run_results import to_complete
+from gateway.auth.principal import Principal
 from gateway.errors import AgentError
+from gateway.gate.own_tools import admitted
 from gateway.json_types import JsonObject
 from gateway.policy.tool_narrowing import narrow_tools
 from gateway.sessions.session_context import ContextProvider
@@ -102,7 +104,8 @@ class AgentRuns:
         guards = self._shared.guards
         guard = guards.guard_of(f"agent/{self._agent.file.name}") if guards is not None else None
         file = self._agent.file
-        inside = ctx.inside_agent(file.skills, shows_errors=bool(file.loop.include_detailed_errors))
+        skills = file.skills if file.runs_as == "file" else ()
+        inside = ctx.for_file(file.runs_as).inside_agent(skills, shows_errors=bool(file.loop.include_detailed_errors))
         return progress, guarded_by(inside.with_caller(progress), guard)
 
     def _to_complete(self, model: str | None, response: AgentResponse, ctx: CallContext) -> Complete:
@@ -126,7 +129,7 @@ class AgentRuns:
         if file.loop_until is not None:
             judge = self._shared.models.resolve(file.loop_until.judge or file.model, ctx)
             middleware.append(loop_middleware(file.loop_until, judge, progress.report))
-        tools = await self._tools(ctx.facts.on_behalf_of.scopes, guard_in(ctx))
+        tools = await self._tools(ctx.facts.on_behalf_of, guard_in(ctx))
         parts = [self._agent.instructions]
         if file.skills:
             if self._shared.skills is None:
@@ -157,20 +160,23 @@ class AgentRuns:
             compaction_strategy=to_strategy(file.compaction, client, keep_summary),
         )
 
-    async def _tools(self, scopes: Sequence[str] | None, guard: ToolGuard | None) -> Sequence[Tool]:
+    async def _tools(self, caller: Principal, guard: ToolGuard | None) -> Sequence[Tool]:
         """Return the tools that the agent file names. If the file has the key `skills`, add the skill tools.
 
         With `max-turns: 1` there are no tools, because the last model call is made without tools. With the file's key `narrow-to-skills`,
         tools that no skill of the file allows are left out. If `guard` is given, it wraps the skill tools that the key `skills` adds, so
         that policy checks their calls. The description of the tool `load_skill` lists the skills that the file names. If the file names no
-        skills, the description lists the skills that the caller's `scopes` (globs over sources and tools) allow.
+        skills, the description lists the skills that the `caller` may read. With the file's key `runs-as: caller`, the tools that the
+        caller may not use are left out.
         """
         file = self._agent.file
         patterns = [*file.tools, *(SKILL_TOOLS if file.skills else ())]
         if not patterns or file.max_turns == 1:
             return ()  # the run has only one model call, and the last model call is made without tools
         found = await self._shared.toolbox.tools(patterns)
-        tools = [tool.described(scopes, file.skills) if isinstance(tool, RenamedTool) else tool for tool in found]
+        if file.runs_as == "caller":
+            found = admitted(found, caller)
+        tools = [tool.described(caller.rights, file.skills) if isinstance(tool, RenamedTool) else tool for tool in found]
         if not file.skills:
             return tools
         added = {tool.definition.name for tool in await self._shared.toolbox.tools(SKILL_TOOLS)}

@@ -212,6 +212,8 @@ class AgentFile(_Part):
     """Names of skills. The gateway describes the skills in the agent's instructions, and the agent loads them with the skill tools."""
     narrow_to_skills: bool = Field(default=False, alias="narrow-to-skills")
     """Remove tools that no skill in `skills` lists in `allowed-tools`; a skill without that field allows all tools."""
+    runs_as: Literal["file", "caller"] = Field(default="file", alias="runs-as")
+    """`file`: a run may use everything in `tools` and `skills`, whoever calls the agent. `caller`: only what the caller may use, too."""
     max_turns: int = Field(default=12, ge=1, le=200, alias="max-turns")
     """Maximum number of model calls in one run; a run that reaches it makes its last call without tools."""
     remote: RemoteAgent | None = None

@@ -6,21 +6,22 @@ closes them in reverse order.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from pathlib import Path
-from socket import gethostname, socket
+from socket import socket
 from typing import TYPE_CHECKING
 
 import anyio
 from anyio.abc import TaskGroup
 
 from gateway import __version__
+from gateway.access.principal_rights import Access
 from gateway.app.kept_results import build_result_store
+from gateway.app.key_stores import access_tokens, key_file, open_keys
 from gateway.app.local_builder import LocalBuilder
-from gateway.auth.api_keys import ApiKeys, KeyStore
 from gateway.auth.known_callers import Callers
 from gateway.catalog import Catalog
 from gateway.catalog.configured_sources import ConfigurationChanges, ConfiguredSources
@@ -37,7 +38,6 @@ from gateway.chat.model_access import Models
 from gateway.config.load import LoadedConfig
 from gateway.config.reload import Reloader
 from gateway.config.watch import FileWatch
-from gateway.errors import StorageError, StorageUnusable
 from gateway.gate.acceptance import Acceptance
 from gateway.gate.approvals import Approvals
 from gateway.gate.approvers import Approvers
@@ -77,10 +77,10 @@ from gateway.wire.heap import Heap
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
-    from gateway.auth.access_tokens import AccessTokens
-    from gateway.config.auth_settings import InboundAuthSettings
     from gateway.server.certificate import ServerCertificate
     from gateway.skills.index import SkillIndex
+
+logger = logging.getLogger(__name__)
 
 
 class Gateway:
@@ -168,7 +168,7 @@ class Gateway:
         records = Records(state, audit_days=kept.audit_days, url=kept.url, gateway=configuration_of(own_id))
         self._stack.push_async_callback(records.aclose)
         self.feed = ChangeFeed(records.database)
-        self._callers = Callers(await _open_keys(records, self.feed, _key_file(loaded), kept.url), _access_tokens(config.server.auth))
+        self._callers = Callers(await open_keys(records, self.feed, key_file(loaded), kept.url), access_tokens(config.server.auth))
         self._stack.callback(audit(self.events, records))  # until the gateway exits
         self.journal = await open_journal(config.audit, records, state)
         standing_days = config.server.standing_approval_days
@@ -191,7 +191,7 @@ class Gateway:
         services = InputRequestServices(self.events, records, approvals, models.resolver)
         shared = SharedDatabase(records.database) if kept.url is not None else None
         servers = Servers(hosts, state, services, children, own_id=own_id, client=client, shared=shared)
-        status = GatewayStatus(lambda: self.inspection.sources(), lambda: self.inspection.problems()) if config.server.status_tool else None
+        status = GatewayStatus(lambda viewer: self.inspection.seen(viewer)) if config.server.status_tool else None
         task_tools, disclosure = TaskTools(), Disclosure()
         own = GatewaySource(store, status, records, disclosure.tools, task_tools.tools, standing_days=standing_days)
         sources = self._sources = ConfiguredSources(loaded, self._acceptance, local, servers, own, mask)
@@ -228,7 +228,7 @@ class Gateway:
         await servers.start(list(servers.table.values()))
         tasks.start_soon(servers.follow_acceptance)
         tasks.start_soon(local.files.follow, lambda: self.loaded, changes.apply_files)
-        tasks.start_soon(log_own_faults, loaded, local.sources)
+        tasks.start_soon(self._log_faults, loaded, local)
         tasks.start_soon(self._readiness.watch, servers.sources, changes.note_ready)
         await self._stack.enter_async_context(self._server)
 
@@ -241,13 +241,24 @@ class Gateway:
         servers.share(self.feed)
 
     def _judge_callers(self) -> None:
-        """Let API keys and access tokens decide which callers may still call tools, and log schedules whose key is not valid."""
+        """Let API keys, access tokens and `access` decide which callers may call tools, and log schedules whose key is not valid."""
+        self.access.judge(self._callers)
         self._server.judge_callers_by(self._callers.current)
         schedules = self._written.config.tasks.schedules
         if self._dispatches and schedules:
             from gateway.server.scheduled_calls import log_key_problems
 
-            log_key_problems(schedules, self.keys)
+            log_key_problems(schedules, self._callers)
+
+    async def _log_faults(self, loaded: LoadedConfig, local: LocalSources) -> None:
+        """Log the mistakes in policies of local sources and, when the servers have listed their tools, in the section `access`."""
+        await log_own_faults(loaded, local.sources)
+        if self.loaded.config.access is None:
+            return
+        await self._readiness.settled()
+        for finding in await self.inspection.access_findings():
+            if finding.kind != "note":
+                logger.warning("access rule to look at path=%s reason=%s", finding.path, finding.text)
 
     def _task_queues(self) -> set[str]:
         """Return the task queues at Temporal of the sources that this gateway has now."""
@@ -268,17 +279,23 @@ class Gateway:
         """Start the call of a schedule (`tasks.schedules`), and return the id of its task. See `StartScheduled`."""
         from gateway.server.scheduled_calls import ScheduledCalls
 
-        return await ScheduledCalls(self.loaded.config.tasks.schedules, self.keys, self.catalog, self._server.tasks).start(schedule, run)
+        schedules = self.loaded.config.tasks.schedules
+        return await ScheduledCalls(schedules, self._callers, self.catalog, self._server.tasks).start(schedule, run)
 
     @property
-    def keys(self) -> ApiKeys:
-        """The API keys of the gateway. They can be read only after the gateway was entered (`async with`)."""
-        return self._callers.keys
+    def callers(self) -> Callers:
+        """The API keys and access tokens of the gateway. They can be read only after the gateway was entered (`async with`)."""
+        return self._callers
 
     @property
     def loaded(self) -> LoadedConfig:
         """The configuration in use. It can be read only after the gateway was entered (`async with`)."""
         return self._sources.loaded
+
+    @property
+    def access(self) -> Access:
+        """Gives callers their rights by the section `access` of the configuration in use."""
+        return self._sources.access
 
     def follow(self, read: Callable[[], LoadedConfig], watch: FileWatch | None) -> None:
         """From now on, reload the configuration at each SIGHUP and when its file changes, until the gateway exits. Returns at once.
@@ -396,8 +413,8 @@ class Gateway:
 
         server = self.loaded.config.server
         self.journal.endpoint = server.http.path
-        await self.keys.take_over(_key_file(self.loaded))
-        check_bind(host, self.keys, server.auth)
+        await self._callers.keys.take_over(key_file(self.loaded))
+        check_bind(host, self._callers.keys, server.auth)
         certificate = await self._certificate()
         raise_open_files(server.http)
         self._server.usages.bound_by(caller_quotas(server.limits, connection_limit(server.http), server.http.max_request_bytes))
@@ -407,7 +424,7 @@ class Gateway:
             from gateway.console.routes import build_routes
 
             state = self.inspection
-            pages = build_routes(server.name, endpoint.url, state.sources, state.problems, state.facts, viewer_of)
+            pages = build_routes(server.name, endpoint.url, state.seen, state.facts, viewer_of)
             return [*pages, *([self._server.agui_route(self._sources.local, server.http.max_request_bytes)] if server.http.agui else [])]
 
         identity = await anyio.to_thread.run_sync(Identity.of, self.loaded)
@@ -453,38 +470,3 @@ class Gateway:
         if (reloader := self._sources.reloader) is not None:
             reloader.on_hangup = certificate.read_again
         return certificate
-
-
-def _key_file(loaded: LoadedConfig) -> Path:
-    return state_dir(loaded.config.storage.dir) / "keys.json"
-
-
-def _access_tokens(auth: InboundAuthSettings) -> AccessTokens | None:
-    """Return the object that checks access tokens; `None` if the gateway accepts none. Raises `ConfigError`."""
-    if not auth.issuers:
-        return None
-    from gateway.auth.access_tokens import AccessTokens
-
-    return AccessTokens(auth)
-
-
-async def _open_keys(records: Records, feed: ChangeFeed, file: Path, url: str | None) -> ApiKeys:
-    """Return the API keys: those in `file` or, if gateways share a database server, those in the database, which are loaded now.
-
-    Raises:
-        StorageError: The database cannot be used, or its gateways use another installation key.
-    """
-    if url is None:
-        return KeyStore(file)
-    from gateway.auth.key_rows import DatabaseKeys
-
-    keys = DatabaseKeys(records.database, feed)
-    try:
-        await keys.start()
-    except StorageError as error:
-        if not (isinstance(error, StorageUnusable) and error.passes):  # the other gateways report why this one does not start
-            from gateway.storage.refused_replicas import record_refusal
-
-            await anyio.to_thread.run_sync(record_refusal, url, gethostname(), __version__, str(error))
-        raise
-    return keys

@@ -235,7 +235,7 @@ class AccessTokens:
         expires_at = max(last.expires_at, principal.expires_at or 0.0)
         if time.time() >= expires_at + issuer.settings.rights_seconds:
             return None
-        return last if not principal.issuer else replace(last, scopes=principal.scopes, expires_at=expires_at)
+        return last if not principal.issuer else replace(last, scopes=principal.scopes, rights=None, expires_at=expires_at)
 
 
 def _digest(token: str) -> bytes:

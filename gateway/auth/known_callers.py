@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gateway.auth.api_keys import ApiKeys
@@ -18,6 +19,8 @@ class Callers:
         """`tokens` checks access tokens; `None` if the gateway accepts none."""
         self.keys = keys
         self.tokens = tokens
+        self.bind: Callable[[Principal], Principal] | None = None
+        """Gives a principal its rights by the configuration; `None` if only scopes limit callers. The package `access` sets it."""
 
     def current(self, principal: Principal) -> Principal | None:
         """Return `principal` with its current rights, or `None` if its API key or its access tokens are no longer valid.
@@ -28,8 +31,10 @@ class Callers:
             StorageError: The API keys cannot be read.
         """
         if principal.id.startswith("user:"):
-            return None if self.tokens is None else self.tokens.current(principal)
-        return self.keys.current(principal)
+            found = None if self.tokens is None else self.tokens.current(principal)
+        else:
+            found = self.keys.current(principal)
+        return found if found is None or self.bind is None else self.bind(found)
 
     def are_required(self) -> bool:
         """Return whether HTTP clients must identify themselves: there is an API key or an issuer, or the keys cannot be read."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from gateway.policy.scopes import is_admin
+from gateway.policy.caller_rights import Rights, is_admin
+from gateway.policy.scopes import ScopeRights
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +16,7 @@ class Principal:
     id: str
     """Stable and unique identifier: `local`, `key:` and an id, or `user:` and a digest of issuer, subject and client. Not a secret."""
     name: str = ""
-    """Name of the caller for people. It is never used for decisions."""
+    """Name of the caller for people. Only roles use it for decisions: they may name an API key by its name."""
     scopes: tuple[str, ...] | None = field(default=None, compare=False)
     """Scopes of the caller's API key or access token, which limit its calls (`policy.scopes`); `None`: every tool, resource and prompt."""
     kind: Literal["local", "key", "user"] = field(default="key", compare=False)
@@ -37,14 +38,21 @@ class Principal:
 
     Credentials and budgets belong to the owner; sessions, tasks and other handles belong to the `id`.
     """
+    rights: Rights | None = field(default=None, compare=False, repr=False)
+    """What the caller may use, by its scopes and the section `access` of the configuration; `None`: everything.
+
+    `access.principal_rights.Access.bind` sets it. Without that, the scopes alone are the rights.
+    """
 
     def __post_init__(self) -> None:
         if not self.owner:
             object.__setattr__(self, "owner", self.id)
+        if self.rights is None and self.scopes is not None:
+            object.__setattr__(self, "rights", ScopeRights(self.scopes))
 
     def unscoped(self) -> Principal:
-        """Return the same caller with `scopes=None`, for calls that a tool makes: scopes limit only the calls of the caller itself."""
-        return self if self.scopes is None else replace(self, scopes=None)
+        """Return the same caller without rights and scopes, for calls that a tool makes: rights limit only calls of the caller itself."""
+        return self if self.rights is None else replace(self, scopes=None, rights=None)
 
 
 LOCAL = Principal("local", "local user", kind="local")

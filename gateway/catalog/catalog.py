@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import Literal, cast
 
 import anyio
@@ -18,6 +17,7 @@ import anyio
 from gateway.auth.principal import LOCAL, Principal
 from gateway.catalog.disclosure import Disclosure
 from gateway.catalog.gateway_source import SOURCE_ID, TASK_TOOLS
+from gateway.catalog.merged_tools import clash_text, matching_tools
 from gateway.catalog.names import expose_uri, split_uri, uri_label
 from gateway.catalog.review import REVIEW_TOOL
 from gateway.catalog.source_listing import KEY_OF, CatalogEntry, SourceListing
@@ -155,6 +155,11 @@ class Catalog:
         tools = (self._wire_tools, deferred)
         return {"tools": tools, "resources": (merged["resources"], merged["templates"]), "prompts": merged["prompts"]}
 
+    def announce_rights(self) -> None:
+        """Notify the listeners that every list may have changed for some callers, because their rights changed."""
+        for change in _RESOURCE_KINDS:
+            self._notify(change)
+
     def _notify(self, change: ChangeKind) -> None:
         self._services.events.emit("catalog.changed", name=change)
         self.changed_at[change] = anyio.current_time()
@@ -232,7 +237,7 @@ class Catalog:
                     if not listing.is_listed(guarded.definition.name):
                         unlisted[name] = guarded
                     continue
-                text = _clash(name, first.source, guarded.source)
+                text = clash_text(name, first.source, guarded.source)
                 if strict and local[name] and listing.entry.is_local:
                     raise Collision(text, name=name, first=first.source, second=guarded.source)
                 problems[name] = f"{text} The first one counts."
@@ -273,14 +278,14 @@ class Catalog:
             return list(self._tools.values())
         served = [guarded for listing in self.listings for _, guarded in listing.tools.values()]
         known = [tool for tool in served if tool in (self._tools.get(tool.name), self._unlisted.get(tool.name))]
-        return _matching(known, patterns)
+        return matching_tools(known, patterns)
 
     def quarantined(self, patterns: Sequence[str]) -> Sequence[GuardedTool]:
         """Return the quarantined tools (hidden until a person accepts their definitions) that match a pattern (see `tools`).
 
         The gate (the policy checks) refuses and records each call of these tools.
         """
-        return _matching([tool for listing in self.listings for tool in listing.quarantined()], patterns)
+        return matching_tools([tool for listing in self.listings for tool in listing.quarantined()], patterns)
 
     async def ready(self) -> None:
         """Wait, with a deadline, for sources that are still starting, then rebuild changed lists. Later calls return at once."""
@@ -302,8 +307,8 @@ class Catalog:
     def find(self, exposed_name: str) -> GuardedTool:
         """Return the tool that clients call by this name, without waiting for sources that are still starting.
 
-        Also returns tools that some clients do not see: on-demand tools that a client's model has not loaded, and tools outside the scopes
-        of the caller's API key.
+        Also returns tools that some clients do not see: on-demand tools that a client's model has not loaded, and tools outside the rights
+        of the caller.
 
         Raises:
             NotFound: The name is unknown, the tool is quarantined, or only agents and workflows may call it (`listed: false`).
@@ -318,9 +323,9 @@ class Catalog:
         tool = self._tools.get(exposed_name)
         return tool.definition.input_schema if tool is not None else None
 
-    def count(self, source_id: str) -> int:
-        """Return the number of tools of a source that clients see."""
-        return sum(1 for tool in self._tools.values() if tool.source == source_id)
+    def count(self, source_id: str, principal: Principal = LOCAL) -> int:
+        """Return the number of tools of a source that a principal sees."""
+        return sum(1 for tool in self._tools.values() if tool.source == source_id and tool.admit(principal) is PASS)
 
     def withheld(self, source_id: str | None = None) -> dict[str, Reject]:
         """Return the tools and other entries of one source, or of all, that policy refuses: `<source>/<native name or URI>` → the refusal.
@@ -336,21 +341,21 @@ class Catalog:
     def wire_tools(self, principal: Principal = LOCAL) -> list[JsonObject]:
         """Return the published definitions of all tools that this principal may use, in catalog order. Callers must not change the list."""
         hidden = None if self.reviews(principal) else REVIEW_TOOL
-        if principal.scopes is None and hidden is None:
+        if principal.rights is None and hidden is None:
             return self._wire_tools
         admitted = [wire for wire in self._wire_tools if self._tools[wire["name"]].admit(principal) is PASS and wire["name"] != hidden]
-        if (scopes := principal.scopes) is None:
+        if (rights := principal.rights) is None:
             return admitted
-        return [self._tools[wire["name"]].described(wire, scopes) for wire in admitted]
+        return [self._tools[wire["name"]].described(wire, rights) for wire in admitted]
 
     def reviews(self, principal: Principal) -> bool:
-        """Return whether the principal may see `review_approvals`, or there is no such tool. Principals with equal scopes may differ."""
+        """Return whether the principal may see `review_approvals`, or there is no such tool. Principals with equal rights may differ."""
         return REVIEW_TOOL not in self._tools or self.may_review(principal)
 
     def wire(self, kind: Kind, principal: Principal = LOCAL) -> list[JsonObject]:
         """Return the published resources, templates or prompts (`kind`) that this principal may use, in catalog order. Callers must not
         change the list."""
-        if principal.scopes is None:
+        if principal.rights is None:
             return self._merged[kind]
         of: ScopeKind = "prompts" if kind == "prompts" else "resources"
         owners, key = self._owners[kind], KEY_OF[kind]
@@ -447,7 +452,7 @@ class Catalog:
     async def complete(self, ref: JsonObject, argument: JsonObject, context: JsonObject | None, ctx: CallContext) -> JsonObject:
         """Return the source's suggestions for an argument of a prompt or resource template that clients see. Raises `NotFound`."""
         await self.ready()
-        kind: ScopeKind = "prompts" if ref.get("type") == "ref/prompt" else "resources"
+        asked, kind = ref, cast("ScopeKind", "prompts" if ref.get("type") == "ref/prompt" else "resources")
         if kind == "prompts":
             listing, native = self._owner_of_prompt(str(ref.get("name")))
             ref = {**ref, "name": native}
@@ -456,13 +461,14 @@ class Catalog:
             template = self._owners["templates"].get(uri)
             listing, native = (template, template.natives["templates"][uri]) if template else self.locate(uri)
             ref = {**ref, "uri": native}
-        source = cast("Source", listing.entry.full)
+        source, shown = cast("Source", listing.entry.full), str(asked.get("name" if kind == "prompts" else "uri"))
         judged = native if kind == "prompts" else uri_to_judge(native, argument, context)
 
         async def work(inner: CallContext) -> JsonObject:
             return await source.complete(ref, argument, context, inner)
 
-        return await listing.reads.fetch(Read(method="completion/complete", name=native, subject=(kind, judged)), ctx, work)
+        read = Read(method="completion/complete", name=native, subject=(kind, judged), shown=shown)
+        return await listing.reads.fetch(read, ctx, work)
 
     async def watch(self, uri: str, ctx: CallContext) -> None:
         """Subscribe at the source to updates of the resource that clients see as `uri`, if policy allows it. Raises `NotFound`.
@@ -481,18 +487,3 @@ class Catalog:
         """End the subscription to a resource that `watch` started. Raises `NotFound` if no source serves the URI any longer."""
         listing, native = self.locate(uri)
         await cast("Source", listing.entry.full).unwatch(native)
-
-
-def _matching(tools: Sequence[GuardedTool], patterns: Sequence[str]) -> list[GuardedTool]:
-    split = [p.split("/", 1) if "/" in p else [p, "*"] for p in patterns]
-    return [
-        tool for tool in tools if any(source == tool.source and fnmatchcase(tool.definition.name, glob) for source, glob in split)
-    ]
-
-
-def _clash(name: str, first: str, second: str) -> str:
-    """Return the error text for a tool name that two sources (ids `first` and `second`) claim, with the configuration key that fixes it."""
-    if first == SOURCE_ID:  # for example a second gateway behind this one without a prefix
-        return f"This gateway's own tool {name!r} hides the one of source {second!r}; give {second!r} a `prefix` under `policies`."
-    claimed = f"Tool name {name!r} is claimed by source {first!r} and by source {second!r}"
-    return f"{claimed}; give one of them another `prefix` under `policies`."

@@ -16,6 +16,8 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
+from gateway.access.decisions import AccessRules
+from gateway.access.principal_rights import Access, compile_access
 from gateway.catalog import Catalog
 from gateway.catalog.gateway_source import SOURCE_ID, UNLIMITED_BYTES, GatewaySource
 from gateway.catalog.local_sources import LocalSource, LocalSources
@@ -42,6 +44,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+Plan = tuple[Pins, Changes[Server], Changes[LocalSource], AccessRules | None]
+"""What `ConfiguredSources.plan` prepares: accepted tool definitions, changes of servers and local sources, and the rules of `access`."""
+
 
 @dataclass(eq=False)
 class ConfiguredSources:
@@ -64,6 +69,8 @@ class ConfiguredSources:
     """Masks the secrets of the configuration and of agents in all output."""
     reloader: Reloader | None = None
     """Reads the configuration file again after changes; `None` if the gateway does not follow its file."""
+    access: Access = field(default_factory=Access)
+    """Gives callers their rights by the section `access` of the configuration."""
     lock: LockFile = field(init=False)
     """The lock file of the configuration, which contains the accepted tool definitions (pins).
 
@@ -72,20 +79,24 @@ class ConfiguredSources:
     def __post_init__(self) -> None:
         self.lock = LockFile(self._pin_again)
 
-    async def plan(self, loaded: LoadedConfig, remote: RemoteSkills | None = None) -> tuple[Pins, Changes[Server], Changes[LocalSource]]:
+    async def plan(self, loaded: LoadedConfig, remote: RemoteSkills | None = None) -> Plan:
         """Build the sources that are new or changed in the configuration `loaded`, and start the local sources among them.
 
-        `remote` has the skills of remote servers. Returns the accepted tool definitions and the changes, which `take` applies.
+        `remote` has the skills of remote servers. Returns what `take` applies.
 
         Raises:
-            ConfigError: The lock file of the configuration cannot be read.
+            ConfigError: The lock file of the configuration, or a Cedar file, cannot be read, or the section `access` has an error.
         """
+        rules = await anyio.to_thread.run_sync(compile_access, loaded.config.access, loaded.base_dir)
         pins = await self.lock.read(loaded)
-        return pins, await self.servers.plan(loaded, pins), await self.local.prepare(loaded, remote)
+        return pins, await self.servers.plan(loaded, pins), await self.local.prepare(loaded, remote), rules
 
-    def take(self, loaded: LoadedConfig, pins: Pins, servers: Changes[Server], local: Changes[LocalSource]) -> None:
-        """Make the configuration `loaded` and its sources, which `plan` returned, current."""
+    def take(
+        self, loaded: LoadedConfig, pins: Pins, servers: Changes[Server], local: Changes[LocalSource], rules: AccessRules | None
+    ) -> None:
+        """Make the configuration `loaded`, with the sources and rules that `plan` returned, current."""
         self.loaded = loaded
+        self.access.renew(rules)
         self.local.take(local)
         self.register_secrets()
         self.servers.take(servers)
@@ -164,12 +175,14 @@ class ConfigurationChanges:
             for path in fixed_changes(running.config, written.config):
                 logger.warning("setting changed, restart the gateway to apply it path=%s", path)
             loaded = await anyio.to_thread.run_sync(sources.acceptance.admit, with_fixed(running, written), running)
-            pins, servers, local = await sources.plan(loaded, self.shared.remote)
+            pins, servers, local, rules = await sources.plan(loaded, self.shared.remote)
             sources.acceptance.emit_events(self.events)
-            sources.take(loaded, pins, servers, local)
+            sources.take(loaded, pins, servers, local, rules)
             await sources.servers.start(servers.joining)
             sources.offer_own()
             await self.catalog.arrange(sources.entries())
+            if rules is not None or running.config.access is not None:
+                self.catalog.announce_rights()
             sources.servers.release(servers.leaving)
             sources.local.release(local.leaving)
             self.shared.wake()

@@ -144,8 +144,8 @@ class Disclosure:
         """Return the entry of an on-demand tool in a result of `list_tools`: name, shortened description, source and `loaded` flag."""
         tool = self._tools[name]
         listed: JsonObject = {"description": tool.definition.description or tool.definition.title or ""}
-        if principal.scopes is not None:
-            listed = tool.described(listed, principal.scopes)
+        if principal.rights is not None:
+            listed = tool.described(listed, principal.rights)
         text = " ".join(str(listed["description"]).split())
         short = text if len(text) <= _MAX_SUMMARY_CHARS else f"{text[: _MAX_SUMMARY_CHARS - 1]}…"
         return {"name": name, "description": short, "source": tool.source, "loaded": name in self._loaded.get(scope, _NONE).names}

@@ -12,14 +12,15 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from gateway.auth.api_keys import KeyInfo
 from gateway.auth.principal import Principal
 from gateway.catalog import Catalog
 from gateway.catalog.configured_sources import ConfiguredSources
 from gateway.catalog.instructions import build_instructions
 from gateway.catalog.needs import UnmetNeed, models_used, unmet_needs, unreachable_agents
 from gateway.catalog.rule_findings import own_findings, remarks_of, server_findings, server_remarks
-from gateway.catalog.source_statuses import local_status, server_status, switched_off_status, unused_status
-from gateway.json_types import JsonObject
+from gateway.catalog.source_statuses import local_status, seen_status, server_status, switched_off_status, unused_status
+from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.lint import Finding
 from gateway.policy.shadowing import Named, shadowing_remarks
 from gateway.telemetry.gateway_load import Load
@@ -72,6 +73,19 @@ class Inspection:
             "moongate.calls.queued": [(limit.waiting, {"source": source}) for source, limit in limits if limit is not None],
         }
 
+    def seen(self, viewer: Principal) -> tuple[list[SourceStatus], list[str]]:
+        """Return the status of each source, and the problems of the gateway, as far as a principal may see them.
+
+        Roles and Cedar policies hide sources, tools, and the problems of the gateway, which name sources. Scopes do not.
+        """
+        statuses = [status.seen_by(viewer) for status in self.sources()]
+        rights = viewer.rights
+        if rights is None or not rights.hides_items:
+            return statuses, self.problems()
+        count = self._catalog.count
+        shown = [seen_status(status, rights, count(status.name, viewer)) for status in statuses if not rights.hides(status.name)]
+        return shown, self.problems() if rights.is_operator else []
+
     def problems(self) -> list[str]:
         """Return a text for each problem that keeps the gateway from using its configuration or lock file as written, secrets masked."""
         sources, loaded = self._sources, self._sources.loaded
@@ -86,7 +100,8 @@ class Inspection:
         """Return the MCP instructions for a caller, which describe only the sources that the caller may use."""
         notes = {u.id: text for u in self._servers.sources if (text := u.instructions)}
         count = len(self._local.skills.index.for_models) if self._local.skills is not None else 0
-        return build_instructions(self._sources.loaded.config.server.instructions, self.sources(), notes, count, caller.scopes)
+        settings = self._sources.loaded.config.server
+        return build_instructions(settings.instructions, self.seen(caller)[0], notes, count, caller.rights)
 
     def local_problems(self) -> list[tuple[str, SourceProblem]]:
         """Return the problems of files that define functions, agents and workflows and did not load, each with the id of its source."""
@@ -146,7 +161,8 @@ class Inspection:
         patterns = [f"{upstream.id}/*" for upstream in self._servers.sources]
         tools = await self._catalog.tools(patterns) if patterns else ()
         named = [Named(t.source, t.definition.name, t.exposed_name, t.definition.description or "") for t in tools]
-        return [*found, *shadowing_remarks(named)]
+        by_access = [f"{finding.path}: {finding.text}" for finding in await self.access_findings() if finding.kind != "note"]
+        return [*found, *by_access, *shadowing_remarks(named)]
 
     async def findings(self) -> dict[str, tuple[Finding, ...]]:
         """Return the findings of `moongate policy lint` (mistakes and notes), by the key of the policy under `policies`.
@@ -154,6 +170,31 @@ class Inspection:
         These are findings on policies of connected servers and of the gateway's own sources, and on policies whose key names no source.
         """
         return await own_findings(self._sources.loaded, self._local.sources) | server_findings(self._sources.loaded, self.definitions())
+
+    async def access_findings(self, keys: Sequence[KeyInfo] | None = None) -> list[Finding]:
+        """Return the findings about the section `access`: mistakes in roles and Cedar policies. `keys` are all API keys, if known.
+
+        Patterns for tools of servers that are not connected are compared with the names of sources only.
+        """
+        settings, access = self._sources.loaded.config.access, self._sources.access
+        if settings is None:
+            return []
+        from gateway.access.role_findings import lint_access
+
+        policies = access.rules.cedar.policies if access.rules is not None and access.rules.cedar is not None else ()
+        names = None if keys is None else [name for key in keys for name in (key.id, key.name)]
+        ids = [status.name for status in self.sources()]
+        return lint_access(settings, policies, ids, await self._known_tools(), names)
+
+    async def _known_tools(self) -> dict[str, dict[str, JsonValue]]:
+        """Return the input schemas of the tools of connected servers and local sources, by source and native name."""
+        known: dict[str, dict[str, JsonValue]] = {}
+        for source, listed in self.definitions().items():
+            known[source] = {str(wire["name"]): wire.get("inputSchema") for wire in listed}
+        local = [*self._local.table, "gateway"]
+        for tool in await self._catalog.tools([f"{source}/*" for source in local]):
+            known.setdefault(tool.source, {})[tool.definition.name] = tool.definition.input_schema
+        return {**{source: {} for source in self._local.table}, **known}
 
     async def unmet_needs(self) -> list[UnmetNeed]:
         """Return the tools, agents and skills that files of agents and workflows name although no source serves them."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from gateway.policy.caller_rights import Rights
 from gateway.policy.quoting import MARK, quote_text
-from gateway.policy.scopes import covers_source
 from gateway.tools.base import SourceStatus
 
 MAX_NOTE_CHARS = 1_500
@@ -29,9 +29,9 @@ _INTRODUCTION = "This endpoint is a gateway: its tools come from several sources
 
 
 def build_instructions(
-    configured: str | None, sources: Sequence[SourceStatus], notes: Mapping[str, str], skills: int, scopes: Sequence[str] | None = None
+    configured: str | None, sources: Sequence[SourceStatus], notes: Mapping[str, str], skills: int, rights: Rights | None = None
 ) -> str:
-    """Return the MCP instructions for a caller whose API key has these `scopes`, without sources that are disabled or that it may not use.
+    """Return the MCP instructions for a caller with these `rights`, without sources that are disabled or that it may not use.
 
     `configured` is the operator's text, which comes first. `notes` are the instructions of remote servers, by source name. `skills` is the
     number of skills.
@@ -39,16 +39,20 @@ def build_instructions(
     lines: list[str] = [configured] if configured else []
     lines.append(_INTRODUCTION)
     for source in sources:
-        if source.state in ("disabled", "held") or not covers_source(scopes, source.name):
+        if source.state in ("disabled", "held") or not _covers(rights, source.name):
             continue
         state = "" if source.state in ("ready", "idle") else f" ({source.state})"
         if source.kind != "skill":
             lines.append(f"- {source.name}: {source.tools} {source.kind} tool{'' if source.tools == 1 else 's'}{state}")
-    if skills and covers_source(scopes, "skill"):
+    if skills and _covers(rights, "skill"):
         many = "" if skills == 1 else "s"
         lines.append(f"{skills} skill{many} for recurring work: use search_skills, then load_skill, before you start such work.")
-    lines += _quote_notes({name: note for name, note in notes.items() if covers_source(scopes, name)})
+    lines += _quote_notes({name: note for name, note in notes.items() if _covers(rights, name)})
     return "\n".join(lines)
+
+
+def _covers(rights: Rights | None, source: str) -> bool:
+    return rights is None or rights.covers(source)
 
 
 def _quote_notes(notes: Mapping[str, str]) -> list[str]:

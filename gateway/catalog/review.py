@@ -10,9 +10,8 @@ from gateway.auth.principal import Principal, is_operator
 from gateway.errors import InputUnavailable
 from gateway.json_types import JsonObject
 from gateway.policy.approval_policy import Approver, approval_form, judge_approver, may_stand, read_decision
-from gateway.policy.decision import PASS
+from gateway.policy.caller_rights import admits
 from gateway.policy.own_sources import is_own_source
-from gateway.policy.scopes import covers_source, judge_scope
 from gateway.storage.record_types import PendingQuestion, QuestionState
 from gateway.storage.records import Records
 from gateway.tools.base import Complete, ToolDefinition, ToolOutcome
@@ -86,16 +85,16 @@ def may_review(ask: PendingQuestion, principal: Principal) -> bool:
 
 
 def _admits(ask: PendingQuestion, principal: Principal) -> bool:
-    """Return whether the principal's scopes include the tool whose call a person must approve, or the server that requests sampling.
+    """Return whether the principal's rights include the tool whose call a person must approve, or the server that requests sampling.
 
-    If an agent or workflow defines the called tool itself, the scopes must include this agent or workflow.
+    If an agent or workflow defines the called tool itself, the rights must include this agent or workflow.
     """
     if ask.kind == "sampling":
-        return covers_source(principal.scopes, ask.source)
+        return principal.rights is None or principal.rights.covers(ask.source)
     source, name = ask.source, ask.name
     if is_own_source(source):
         source, _, name = source.partition("/")
-    return judge_scope(principal.scopes, "tools", source, name) is PASS
+    return admits(principal.rights, "tools", source, name)
 
 
 def _summary(counts: dict[str, int], total: int) -> Complete:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from gateway.errors import NotFound
 from gateway.json_types import JsonObject
+from gateway.policy.caller_rights import is_hidden
 from gateway.storage.record_types import StoredSession
 from gateway.storage.records import Records
 from gateway.tools.base import Complete, Finished, Tool, ToolDefinition, ToolOutcome
@@ -47,6 +48,8 @@ async def read_session(records: Records, uri: str, ctx: CallContext) -> Finished
     """
     try:
         session, messages = await (await records.sessions()).get(uri.removeprefix(SESSION_SCHEME), ctx.facts.principal.id)
+        if not _is_visible(session, ctx):
+            raise NotFound("session", session.id)
     except NotFound:
         raise NotFound("resource", uri) from None
     text = json.dumps({**_shown(session), "messages": messages}, ensure_ascii=False)
@@ -77,7 +80,7 @@ class _ListSessions:
         """Return the sessions of the calling principal, the most recently used first, at most `MAX_LISTED`. Raises `StorageError`."""
         found = await (await self._records.sessions()).list(ctx.facts.principal.id)
         wanted = arguments.get("agent")
-        shown = [_shown(session) for session in found if wanted in (None, "", session.agent)]
+        shown = [_shown(session) for session in found if wanted in (None, "", session.agent) and _is_visible(session, ctx)]
         listed: JsonObject = {"sessions": shown[:MAX_LISTED], "total": len(shown)}
         return Complete.text(json.dumps(listed, ensure_ascii=False), structured=listed)
 
@@ -108,6 +111,12 @@ class _DeleteSession:
         except NotFound as error:
             return Complete.text(str(error), is_error=True)
         return Complete.text(f"Deleted session {session_id}.")
+
+
+def _is_visible(session: StoredSession, ctx: CallContext) -> bool:
+    """Return whether the agent of a session exists for the caller. Roles may have changed since the session began."""
+    rights = ctx.facts.on_behalf_of.rights
+    return rights is None or not is_hidden(rights.decide("tools", "agent", session.agent).verdict)
 
 
 def _shown(session: StoredSession) -> JsonObject:

@@ -71,7 +71,7 @@ class SkillCatalog:
                 logger.warning("skills not listed server=%s error=%s", listing.entry.source.id, error)
                 continue
             entries = self._exposed(page, listing) if listing.serves_skills else objects_in(page["skills"])
-            if ctx.facts.principal.scopes is not None:
+            if ctx.facts.principal.rights is not None:
                 entries = [entry for entry in entries if self._admits(ctx, listing, str(entry["uri"]))]
             following = page.get("nextCursor")
             inner = None
@@ -116,7 +116,7 @@ class SkillCatalog:
         If the source does not support this method, the children are derived from the list of the skill's files. Raises `NotFound`.
         """
         listing, native = await self._find("directory", uri)
-        read = Read(method="resources/directory/read", name=uri, subject=("resources", native), hidden_text="allow")
+        read = Read(method="resources/directory/read", name=uri, subject=("resources", native), kind="directory", hidden_text="allow")
         return await listing.reads.fetch(read, ctx, lambda inner: self._directory(listing, native, uri, cursor, inner))
 
     async def _directory(self, listing: SourceListing, native: str, uri: str, cursor: str | None, ctx: CallContext) -> JsonObject:
@@ -238,11 +238,11 @@ async def _ask(
 ) -> JsonObject:
     """Send a request of the skills extension to a source, through the gate of the source (its policy checks), and return the result.
 
-    If the request is about one skill, `native` is the native URI that the caller's scopes must include. Hidden characters stay in the
+    If the request is about one skill, `native` is the native URI that the caller's rights must include. Hidden characters stay in the
     result, because MCP hosts compare entries with files.
     """
     source = cast("SkillServing", listing.entry.source)
-    read = Read(method=method, name=name, subject=None if native is None else ("resources", native), hidden_text="allow")
+    read = Read(method=method, name=name, subject=None if native is None else ("resources", native), kind="skill", hidden_text="allow")
     return await listing.reads.fetch(read, ctx, lambda inner: source.skills(method, params, inner))
 
 

@@ -24,10 +24,11 @@ from gateway.gate.reads import ReadGate
 from gateway.gate.tool_rules import ToolRules
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject
-from gateway.policy.decision import PASS, Reject
+from gateway.policy.caller_rights import admits
+from gateway.policy.decision import Reject
 from gateway.policy.hidden_text import judge_hidden_text, strip_text, strip_value
 from gateway.policy.pin_check import PINS_RULE
-from gateway.policy.scopes import ScopeKind, judge_scope
+from gateway.policy.scopes import ScopeKind
 from gateway.policy.shaping import public_names
 from gateway.policy.skill_policy import judge_skill_uri
 from gateway.policy.tool_policy import hidden_by
@@ -100,8 +101,8 @@ class SourceListing:
         return getattr(self.entry.source, "serves_skills", False)  # `isinstance` with `SkillServing` takes 30 µs on Python 3.11
 
     def admits(self, principal: Principal, kind: ScopeKind, native: str) -> bool:
-        """Return whether the scopes of the principal include the entry of this source with the given kind and native name or URI."""
-        return judge_scope(principal.scopes, kind, self.entry.source.id, native) is PASS
+        """Return whether the rights of the principal include the entry of this source with the given kind and native name or URI."""
+        return admits(principal.rights, kind, self.entry.source.id, native)
 
     async def rebuild_tools(self) -> None:
         """Build `tools` from the source's current list and its policy. Tool objects that were listed before keep their `GuardedTool`."""

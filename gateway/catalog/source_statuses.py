@@ -7,6 +7,7 @@ from typing import Literal
 
 from gateway.config.models import ServerEntry, Transport
 from gateway.config.read_entries import DisabledServer
+from gateway.policy.caller_rights import Rights, admits
 from gateway.tools.base import SourceStatus, ToolSource
 
 
@@ -36,6 +37,17 @@ def server_status(status: SourceStatus, *, tools: int, withheld: int, waits_for:
         accept = f"`moongate lock --accept {waits_for}` shows the change and accepts it"
         note = f"Its changed entry waits for acceptance, and the earlier one is in use: {accept}."
     return dataclasses.replace(status, tools=tools, error=status.error or status.loop or note)
+
+
+def seen_status(status: SourceStatus, rights: Rights, tools: int) -> SourceStatus:
+    """Return a status as a caller with these rights may see it. `tools` is the number of tools of the source that the caller may use."""
+    native = [name for name in (*status.quarantined, *status.suspicious) if admits(rights, "tools", status.name, name)]
+    return dataclasses.replace(
+        status,
+        tools=tools,
+        quarantined={name: reason for name, reason in status.quarantined.items() if name in native},
+        suspicious={name: reason for name, reason in status.suspicious.items() if name in native},
+    )
 
 
 def switched_off_status(name: str, entry: ServerEntry) -> SourceStatus:

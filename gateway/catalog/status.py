@@ -52,13 +52,12 @@ def status_resource() -> JsonObject:
 class GatewayStatus:
     """The MCP tool `gateway_status(server?)`: shows the state of every source, or of one, with its last error and advice for the user."""
 
-    def __init__(self, sources: Callable[[], Sequence[SourceStatus]], problems: Callable[[], Sequence[str]]) -> None:
+    def __init__(self, seen: Callable[[Principal], tuple[Sequence[SourceStatus], Sequence[str]]]) -> None:
         """Create the tool.
 
-        `sources` returns the current status of each source. `problems` returns the problems of the gateway, without secrets.
+        `seen` returns what a principal may see: the current status of each source, and the problems of the gateway, without secrets.
         """
-        self._sources = sources
-        self._problems = problems
+        self._seen = seen
         self.definition = ToolDefinition(
             name="gateway_status",
             title="Status of the gateway",
@@ -76,30 +75,23 @@ class GatewayStatus:
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         """Return the status as text, with one line per source, and as structured content. Raises `ToolFailed` for an unknown source."""
-        entries = self.entries(ctx.facts.on_behalf_of)
+        statuses, problems = self._seen(ctx.facts.on_behalf_of)
+        entries = [self._entry(status) for status in statuses]
+        problems = [self._clean(problem) for problem in problems]
         server = arguments.get("server")
         if server is not None:
             names = [entry["name"] for entry in entries]
             entries = [entry for entry in entries if entry["name"] == server]
             if not entries:
                 raise ToolFailed(f"Unknown source {str(server)[:100]!r}. Sources: {', '.join(names) or 'none'}.")
-        lines = [*self.problems(), *map(_line, entries)]
-        return Complete.text("\n".join(lines) or "No source is configured.", structured=self._with_problems(entries))
-
-    def problems(self) -> list[str]:
-        """Return the problems of the gateway itself (not of a source), each as one line of text."""
-        return [self._clean(problem) for problem in self._problems()]
-
-    def entries(self, viewer: Principal) -> list[JsonObject]:
-        """Return the status of every source as a JSON object, with only the details that the principal `viewer` may see."""
-        return [self._entry(status.seen_by(viewer)) for status in self._sources()]
+        lines = [*problems, *map(_line, entries)]
+        return Complete.text("\n".join(lines) or "No source is configured.", structured=_with_problems(entries, problems))
 
     def as_json(self, viewer: Principal) -> str:
         """Return the content of the resource `moongate://status`: the sources and problems that the principal `viewer` may see, as JSON."""
-        return json.dumps(self._with_problems(self.entries(viewer)), ensure_ascii=False, indent=2)
-
-    def _with_problems(self, entries: list[JsonObject]) -> JsonObject:
-        return {"sources": entries, **({"problems": problems} if (problems := self.problems()) else {})}
+        statuses, problems = self._seen(viewer)
+        content = _with_problems([self._entry(status) for status in statuses], [self._clean(problem) for problem in problems])
+        return json.dumps(content, ensure_ascii=False, indent=2)
 
     def _entry(self, status: SourceStatus) -> JsonObject:
         entry: JsonObject = {}
@@ -120,6 +112,10 @@ class GatewayStatus:
     def _clean(self, text: str) -> str:
         plain = escape_controls(" ".join(text.split()))
         return plain if len(plain) <= MAX_ERROR_CHARS else plain[: MAX_ERROR_CHARS - 1] + "…"
+
+
+def _with_problems(entries: list[JsonObject], problems: list[str]) -> JsonObject:
+    return {"sources": entries, **({"problems": problems} if problems else {})}
 
 
 def _line(entry: JsonObject) -> str:

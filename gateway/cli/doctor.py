@@ -256,7 +256,7 @@ def _schedule_checks(own: OwnHub) -> list[Check]:
     schedules = own.gateway.loaded.config.tasks.schedules
     found: list[Check] = []
     for name, call in schedules.items():
-        if call.enabled and (problem := problem_of(name, call, own.gateway.keys, own.gateway.catalog)):
+        if call.enabled and (problem := problem_of(name, call, own.gateway.callers, own.gateway.catalog)):
             found.append(Check("fail", f"schedule {name}", problem, ""))
     return found
 

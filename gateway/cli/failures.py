@@ -23,13 +23,14 @@ from gateway.json_types import JsonObject
 
 Code = Literal[
     "usage", "config-invalid", "needs-auth", "unreachable", "tool-error", "lock-differs", "skills-rejected", "workflows-rejected", "denied",
-    "not-found", "policy-findings", "database-damaged", "migration-waits",
+    "not-found", "policy-findings", "policy-test", "database-damaged", "migration-waits",
 ]
 
 EXIT_CODES: dict[Code, int] = {
     "usage": 1,
     "not-found": 1,
     "policy-findings": 1,
+    "policy-test": 1,
     "config-invalid": 2,
     "needs-auth": 3,
     "unreachable": 4,

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -20,6 +21,9 @@ from gateway.errors import NotFound, NotSent
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 
 if TYPE_CHECKING:
+    from gateway.access.expectations import Expectations
+    from gateway.access.explanation import CallerSpec
+    from gateway.cli.access_rows import RowResult
     from gateway.cli.hub import OwnHub
     from gateway.config.load import LoadedConfig
     from gateway.gate.tools import GuardedTool
@@ -47,22 +51,33 @@ def policy() -> None:
 @click.argument("tool")
 @click.argument("pairs", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--args", "args_json", metavar="JSON", help="All arguments as one JSON object.")
+@click.option("--as", "caller", metavar="CALLER", help="Also judge the rights of a caller: `key:NAME`, `key:ID`, or the subject of a user.")
+@click.option("--issuer", default="", metavar="URL", help="Issuer of the user of `--as`.")
+@click.option("--group", "groups", multiple=True, metavar="NAME", help="Group of the user of `--as`; repeatable.")
+@click.option("--client", default="", metavar="ID", help="OAuth client of the user of `--as`.")
+@click.option("--tenant", default="", metavar="NAME", help="Tenant of the user of `--as`.")
 @data_options
-def explain(tool: str, pairs: tuple[str, ...], args_json: str | None, config_path: str | None, as_json: bool) -> None:
+def explain(tool: str, pairs: tuple[str, ...], args_json: str | None, config_path: str | None, as_json: bool, **who: Any) -> None:
     """Show whether policies allow a call, and which rule decides.
 
     Also shows the arguments that would be sent. The tool is not called. TOOL is the name under which clients see the
     tool, its name at its server, or SOURCE/NAME. Arguments are given as for the command `call`.
     """
+    from gateway.access.explanation import CallerSpec
+
+    spec = CallerSpec(who["caller"], who["issuer"], who["groups"], who["client"], who["tenant"]) if who["caller"] else None
     loaded = load(config_path)
-    found = run_async(lambda: _explain(tool, pairs, args_json, loaded))
+    found = run_async(lambda: _explain(tool, pairs, args_json, loaded, spec))
     shown = cast("JsonObject", masked(found, loaded.secrets))
     print_json(shown) if as_json else _print_explained(shown)
     if shown["verdict"] != "allowed":
         raise CommandFailed(f"The call would be refused by {shown['rule']}.", code="denied")
 
 
-async def _explain(tool: str, pairs: Sequence[str], args_json: str | None, loaded: LoadedConfig) -> JsonObject:
+async def _explain(
+    tool: str, pairs: Sequence[str], args_json: str | None, loaded: LoadedConfig, caller: CallerSpec | None
+) -> JsonObject:
+    from gateway.access.explanation import explain_access, principal_of
     from gateway.cli.hub import named_tool, open_own, to_hub_tools
     from gateway.policy.explain import explain_call
 
@@ -78,10 +93,17 @@ async def _explain(tool: str, pairs: Sequence[str], args_json: str | None, loade
         native = found.definition.name
         arguments = build_arguments(found.definition.input_schema, pairs, args_json)
         explained = explain_call(native, found.rules.arguments, arguments, rules)
-        return _report(found.exposed_name, found.source, native, explained, loaded) | {
-            "listed": found.exposed_name in listed,
-            "approval": found.rules.needs_approval,
-        }
+        report = _report(found.exposed_name, found.source, native, explained, loaded)
+        report |= {"listed": found.exposed_name in listed, "approval": found.rules.needs_approval}
+        if caller is None:
+            return report
+        call = None if explained.arguments is None else (explained.arguments, found.definition.input_schema)
+        principal = principal_of(caller, own.gateway.callers.keys.list())
+        by_rights = explain_access(own.gateway.access, principal, ("tools", found.source, native), call)
+        report |= {"access": by_rights.to_json(), "approval": report["approval"] or by_rights.decision.needs_approval}
+        if (refused := by_rights.refused) is not None:
+            report |= {"verdict": "refused", "rule": refused.rule, "reason": refused.reason, "path": None, "written": None}
+        return report
 
 
 def _concerned(tool: str, loaded: LoadedConfig) -> list[str]:
@@ -158,6 +180,8 @@ def _print_explained(found: JsonMapping) -> None:
     def line(label: str, text: str) -> None:
         print_text(f"{label:<9} {text}".rstrip(), " " * 10 if label else "")
 
+    if (access := found.get("access")) is not None:
+        line("caller", f"{access['principal']}, {'roles ' + ', '.join(access['roles']) if access['roles'] else 'no role'}")
     line("tool", f"{found['tool']}  ({found['native']!r} of {found['source']!r}{'' if found['listed'] else ', not shown to clients'})")
     allowed = found["verdict"] == "allowed"
     asking = ", once a person approved it" if allowed and found["approval"] else ""
@@ -178,6 +202,56 @@ def _print_explained(found: JsonMapping) -> None:
 
 def _compact(value: JsonValue) -> str:
     return json.dumps(value, ensure_ascii=False)
+
+
+# -- test ----------------------------------------------------------------------------------------------------------
+
+
+@policy.command(name="test")
+@click.argument("file", type=click.Path(path_type=Path))
+@data_options
+def test_decisions(file: Path, config_path: str | None, as_json: bool) -> None:
+    """Compare decisions about callers with a table of expected decisions.
+
+    FILE has the callers and one row per decision, as YAML or JSON. A decision that differs ends the command with exit code 1. Sources are
+    started only if a row has arguments or names a tool as clients see it.
+    """
+    from gateway.access.expectations import read_expectations
+
+    table = read_expectations(file)
+    loaded = load(config_path)
+    results = run_async(lambda: _evaluate(table, loaded))
+    wrong = [result for result in results if not result.is_right]
+    if as_json:
+        print_json({"rows": [result.to_json() for result in results], "wrong": len(wrong)})
+    for result in () if as_json else wrong:
+        print_text(f"rows[{result.number}]  {result.caller}, {result.item}: expected {result.expected}, decided {result.decided}")
+        if result.reason:
+            print_text(f"{result.rule}: {result.reason}", "    ")
+    if not as_json and not wrong:
+        print_text(f"All {len(results)} decisions are as expected.")
+    if wrong:
+        raise CommandFailed(f"{len(wrong)} of {len(results)} decisions differ.", code="policy-test")
+
+
+async def _evaluate(table: Expectations, loaded: LoadedConfig) -> list[RowResult]:
+    import anyio
+
+    from gateway.access.principal_rights import Access, compile_access
+    from gateway.cli.access_rows import caller_of, evaluate_row, needs_sources
+    from gateway.cli.hub import open_own
+
+    async def results(own: OwnHub | None) -> list[RowResult]:
+        access = Access()
+        access.renew(await anyio.to_thread.run_sync(compile_access, loaded.config.access, loaded.base_dir))
+        keys = own.gateway.callers.keys.list() if own is not None else ()
+        callers = {name: caller_of(caller, keys) for name, caller in table.callers.items()}
+        return [await evaluate_row(number, row, access, callers[row.caller], own) for number, row in enumerate(table.rows)]
+
+    if not needs_sources(table.rows):
+        return await results(None)
+    async with open_own(with_servers(loaded, list(loaded.config.mcp_servers))) as own:
+        return await results(own)
 
 
 # -- lint ----------------------------------------------------------------------------------------------------------
@@ -212,12 +286,15 @@ async def _lint(loaded: LoadedConfig) -> JsonObject:
             if status.name in loaded.config.mcp_servers and status.name not in found and status.state != "disabled"
         ]
         known = {status.name for status in own.gateway.inspection.sources()}
+        by_access = await own.gateway.inspection.access_findings(own.gateway.callers.keys.list())
     order = list(_ABOUT)
     findings = [
         {"source": source, "path": f"policies.{source}.{finding.path}".rstrip("."), "kind": finding.kind, "text": finding.text}
         for source, of_source in found.items()
         for finding in sorted(of_source, key=lambda finding: order.index(finding.kind))
     ]
+    by_access.sort(key=lambda finding: order.index(finding.kind))
+    findings += [{"source": "", "path": finding.path, "kind": finding.kind, "text": finding.text} for finding in by_access]
     return {"findings": findings, "checked": sorted(found.keys() & known), "unchecked": unchecked}
 
 

@@ -342,7 +342,7 @@ class _Announcer:
 
         await gateway.ready(ANNOUNCE_TIMEOUT_SECONDS)
         sources = [camel_keys(asdict(source)) for source in gateway.inspection.sources()]
-        has_keys = url is not None and await anyio.to_thread.run_sync(gateway.keys.are_required)
+        has_keys = url is not None and await anyio.to_thread.run_sync(gateway.callers.keys.are_required)
         snippet = paste_snippet(self._loaded, url, has_keys=has_keys)
         notes = [*self._loaded.problems, *self._loaded.notes]
         if self._bound is not None and (note := bind_note(self._bound, self._loaded.config.server.http.allowed_hosts)) is not None:

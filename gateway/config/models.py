@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from gateway.config.access_settings import AccessSettings
 from gateway.config.agents import AgentSettings
 from gateway.config.audit_settings import AuditSettings
 from gateway.config.auth_settings import InboundAuthSettings
@@ -389,6 +390,10 @@ class GatewayConfig(Model):
     """MCP servers behind the gateway, by name, in the form that IDEs use. VS Code's key `servers` means the same."""
     policies: dict[str, SourcePolicy] = Field(default_factory=dict)
     """The operator's rules for each source of tools, by name of the source."""
+    access: AccessSettings | None = None
+    """Roles and Cedar policies: who may use which tools, resources, prompts, skills, agents and workflows. Left out: every caller may use
+    what its API key allows.
+    """
     expose: Expose = Field(default_factory=Expose)
     """Your own agents, skills, workflows and functions to serve."""
     agents: AgentSettings = Field(default_factory=AgentSettings)

@@ -39,29 +39,28 @@ _HEADERS = {
 def build_routes(
     name: str,
     endpoint: str,
-    sources: Callable[[], Sequence[SourceStatus]],
-    problems: Callable[[], Sequence[str]],
+    seen: Callable[[Principal], tuple[Sequence[SourceStatus], Sequence[str]]],
     about: Callable[[], JsonObject],
     viewer: Callable[[Request], Principal],
 ) -> list[BaseRoute]:
     """Return the Starlette routes of the overview page (`/`) and of `/status.json`.
 
     `name` is the gateway's name, and `endpoint` the URL of its MCP endpoint. The other parameters are functions, which the routes call for
-    each request: `viewer` returns the principal that sent the request, `sources` returns the status of each source of tools, `problems`
-    returns the problems of the gateway itself, and `about` returns further fields of `/status.json`. A page contains the part of each
-    status that its principal may see.
+    each request: `viewer` returns the principal that sent the request, `seen` returns the status of each source of tools and the problems
+    of the gateway itself as far as this principal may see them, and `about` returns further fields of `/status.json`, which name sources
+    and are therefore left out if roles restrict the principal.
     """
 
-    def seen(request: Request) -> list[SourceStatus]:
-        principal = viewer(request)
-        return [source.seen_by(principal) for source in sources()]
-
     async def overview(request: Request) -> Response:
-        return HTMLResponse(render_overview(name, endpoint, seen(request), problems()), headers=_HEADERS)
+        sources, problems = seen(viewer(request))
+        return HTMLResponse(render_overview(name, endpoint, sources, problems), headers=_HEADERS)
 
     async def status(request: Request) -> Response:
-        rows = [source.to_json() for source in seen(request)]
-        content = {"name": name, "endpoint": endpoint, **about(), "sources": rows, "problems": list(problems())}
+        principal = viewer(request)
+        sources, problems = seen(principal)
+        further = {} if principal.rights is not None and principal.rights.hides_items else about()
+        rows = [source.to_json() for source in sources]
+        content = {"name": name, "endpoint": endpoint, **further, "sources": rows, "problems": list(problems)}
         return JSONResponse(content, headers=_HEADERS)
 
     return [Route("/", overview), Route("/status.json", status)]

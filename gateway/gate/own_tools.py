@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from gateway.auth.principal import Principal
 from gateway.config.policies import SourcePolicy
 from gateway.gate.approvals import Question, note_approved
 from gateway.gate.concurrency import Limiter
@@ -21,7 +22,7 @@ from gateway.gate.tool_rules import ToolRules
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject
 from gateway.policy.approval_policy import RULE as APPROVAL_RULE
-from gateway.policy.decision import Reject
+from gateway.policy.decision import PASS, Reject
 from gateway.policy.own_sources import own_policy
 from gateway.policy.tool_policy import hidden_by
 from gateway.tools.base import Tool, ToolDefinition, ToolOutcome
@@ -229,6 +230,15 @@ def _native_name(tool: Tool) -> str:
 
 def is_guarded(tool: Tool) -> bool:
     """Whether calls of the tool already pass the checks of policy, because it is a `GuardedTool`, or a renamed one (`RenamedTool`)."""
+    return isinstance(_unwrapped(tool), GuardedTool)
+
+
+def admitted(tools: Sequence[Tool], caller: Principal) -> list[Tool]:
+    """Return the tools of the catalog that a caller may use by its rights, for a file with `runs-as: caller`. Other tools are kept."""
+    return [tool for tool in tools if not isinstance(inner := _unwrapped(tool), GuardedTool) or inner.admit(caller) is PASS]
+
+
+def _unwrapped(tool: Tool) -> Tool:
     while isinstance(tool, RenamedTool):
         tool = tool.inner
-    return isinstance(tool, GuardedTool)
+    return tool

@@ -7,14 +7,16 @@ out tools whose definitions are refused.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import cast
 
 from gateway.config.policies import ToolOverride
 from gateway.json_types import JsonObject
+from gateway.policy.caller_rights import Rights
 from gateway.policy.decision import Pass, Reject
 from gateway.policy.hidden_text import judge_hidden_text, strip_schema, strip_text, strip_value
 from gateway.policy.shaping import shown_texts
-from gateway.tools.base import ToolDefinition
+from gateway.tools.base import DescribingTool, Tool, ToolDefinition
 
 
 def judge_definition(definition: ToolDefinition) -> Pass | Reject:
@@ -56,3 +58,14 @@ def _clean(text: str | None) -> str | None:
 
 def _clean_object(value: JsonObject) -> JsonObject:
     return cast("JsonObject", strip_value(value, keys=True))
+
+
+def description_for(tool: Tool, published: ToolDefinition, rights: Rights | None, named: Sequence[str] = ()) -> str:
+    """Return the description of `tool` for a caller with these rights; `None` for a caller that may use everything.
+
+    The description of a skill tool lists the skills that the caller may read; for the model of an agent, only the skills `named`, which the
+    agent's file names. A description that the operator wrote in `published` is the same for every caller.
+    """
+    if not isinstance(tool, DescribingTool) or published.description != tool.definition.description:
+        return published.description or ""
+    return tool.description_for(rights, named)

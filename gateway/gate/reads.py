@@ -10,15 +10,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from gateway.config.policies import SourcePolicy
-from gateway.errors import GatewayError, PolicyDenied, UpstreamTimeout
+from gateway.errors import GatewayError, NotFound, PolicyDenied, UpstreamTimeout
 from gateway.gate.pipeline import GatedCall, SourceGate, pass_gate
 from gateway.gate.results import ResultOrigin, ResultRules, judge_large, judge_small
 from gateway.json_types import JsonObject
+from gateway.policy.caller_rights import is_hidden
 from gateway.policy.decision import Reject
 from gateway.policy.hidden_text import HiddenText
 from gateway.policy.result_limits import judge_input_request
 from gateway.policy.scopes import RULE as SCOPES
-from gateway.policy.scopes import ScopeKind, judge_scope
+from gateway.policy.scopes import ScopeKind
 from gateway.tools.base import Finished, InputRequired, Received
 from gateway.tools.context import CallContext
 
@@ -35,8 +36,12 @@ class Read:
     name: str
     """URI of the resource or name of the prompt, as clients see it. For a listing of skills: the id of the source."""
     subject: tuple[ScopeKind, str] | None = None
-    """Kind, and name or URI at the source, of what is read: the scopes of the caller's API key must allow it. `None` if the scopes filter
-    the result instead of forbidding the read."""
+    """Kind, and name or URI at the source, of what is read: the rights of the caller must allow it. `None` if the rights filter the
+    result instead of forbidding the read."""
+    kind: str = ""
+    """`NotFound.kind` for an item that does not exist for the caller; empty for `resource` or `prompt`."""
+    shown: str = ""
+    """Name or URI in the client's request, if it differs from `name`."""
     hidden_text: HiddenText | None = None
     """What to do with hidden (invisible) characters in the result; `None` applies the source's policy. Set for files of skills, from which
     nothing may be removed, because clients compare them with digests."""
@@ -63,7 +68,8 @@ class ReadGate:
 
         Raises:
             UpstreamTimeout: The read took longer than `timeoutSeconds`.
-            PolicyDenied: The caller's key has no scope for the read; or the result is larger than `maxKeptBytes`, cannot be stored, or
+            NotFound: The item does not exist for the caller, by its roles or Cedar policies.
+            PolicyDenied: The caller has no scope for the read; or the result is larger than `maxKeptBytes`, cannot be stored, or
                 has hidden characters that are refused.
         """
         return await pass_gate(ReadCall(self, read, ctx, work))
@@ -97,11 +103,11 @@ class ReadCall(GatedCall[Finished | InputRequired]):
         self._work = work
 
     def authorize(self) -> Reject | None:
-        """Return a refusal if the scopes of the caller's API key do not allow the read; `None` if they do."""
-        scopes, subject = self.ctx.facts.principal.scopes, self._read.subject
-        if scopes is None:
+        """Return a refusal if the rights of the caller do not allow the read; `None` if they do."""
+        rights, subject = self.ctx.facts.principal.rights, self._read.subject
+        if rights is None:
             return None
-        if subject is not None and isinstance(verdict := judge_scope(scopes, subject[0], self.gate.source, subject[1]), Reject):
+        if subject is not None and isinstance(verdict := rights.decide(subject[0], self.gate.source, subject[1]).verdict, Reject):
             return verdict
         self.ctx = self.ctx.authorized()
         return None
@@ -138,9 +144,12 @@ class ReadCall(GatedCall[Finished | InputRequired]):
         return self.refuse(Reject(judged.rule, judged.reason)) if judged.rule else Finished(judged.result)
 
     def refuse(self, verdict: Reject) -> Finished | InputRequired:
-        """Raise `PolicyDenied` with the reason of a refusal, and record the refusal for the audit event."""
+        """Raise `PolicyDenied` with the reason of a refusal, or `NotFound` for a hidden item, and record it for the audit event."""
         self.outcome, self.rule = "refused", verdict.rule
         read = self._read
+        if is_hidden(verdict):
+            kind = read.kind or ("prompt" if read.subject is not None and read.subject[0] == "prompts" else "resource")
+            raise NotFound(kind, read.shown or read.name)
         if verdict.rule == SCOPES and read.subject is not None:
             raise PolicyDenied(verdict.reason, rule=SCOPES, subject=read.subject[1])
         text = f"{read.method} of {read.name!r} was refused by {verdict.rule}: {verdict.reason}"

@@ -16,7 +16,8 @@ from gateway.gate.results import ResultRules
 from gateway.json_types import JsonObject
 from gateway.policy.approval_policy import judge_approval
 from gateway.policy.argument_policy import ArgumentPolicy
-from gateway.policy.decision import Reject
+from gateway.policy.caller_rights import Decision
+from gateway.policy.decision import Reject, Rewrite, Verdict
 from gateway.policy.own_sources import may_change_something
 from gateway.policy.retry_safety import is_idempotent
 from gateway.policy.shaping import FRAMEWORK_NAMES, NO_NAMES
@@ -112,6 +113,22 @@ class ToolRules:
             is_own=is_own,
             is_audited=is_own and may_change_something(definition.annotations),
         )
+
+
+    def judge(self, arguments: JsonObject, decision: Decision) -> Verdict:
+        """Judge a call without making it. `decision` is the decision of the caller's rights about the tool."""
+        if isinstance(decision.verdict, Reject):
+            return decision.verdict
+        verdict = self.denied or self.arguments.judge(arguments)
+        if isinstance(verdict, Reject) or not decision.reads_arguments:
+            return verdict
+        kept = verdict.arguments if isinstance(verdict, Rewrite) else arguments
+        return decision.judge(kept, self.published.input_schema) or verdict
+
+    def task_limits(self, source: str, tool: str) -> list[JsonObject]:
+        """Return the limits on tasks of the tool and its source, as `policy.task_scheduling` reads them, without limits per caller."""
+        scopes = {"source": f"source:{source}", "tool": f"tool:{source}/{tool}"}
+        return [{"scope": scopes[queue["of"]], **{k: v for k, v in queue.items() if k != "of"}} for queue in self.queues]
 
 
 def _queues(policy: SourcePolicy, override: ToolOverride | None) -> tuple[JsonObject, ...]:

@@ -30,17 +30,19 @@ from gateway.errors import (
 )
 from gateway.gate.approvals import Grant
 from gateway.gate.pipeline import GatedCall, OutcomeT, SourceGate, pass_gate
+from gateway.gate.published import description_for
 from gateway.gate.recorded import record_call
-from gateway.gate.refusals import failed_result, noted_names, refusal, with_dropped
+from gateway.gate.refusals import failed_result, noted_names, outcome_bytes, refusal, with_dropped
 from gateway.gate.results import HelperResult, Judged, ResultOrigin, judge_large, judge_small
 from gateway.gate.tool_rules import ToolRules
 from gateway.json_types import JsonObject
 from gateway.policy.approval_policy import RULE as APPROVAL_RULE
+from gateway.policy.caller_rights import ALLOWED, Decision, Rights, is_hidden
 from gateway.policy.decision import Reject, Rewrite, Verdict
 from gateway.policy.hidden_text import may_hide, strip_value
-from gateway.policy.result_limits import MOST_COUNTED, judge_input_request, measure_bytes
-from gateway.policy.scopes import OWN_SOURCE, judge_scope
-from gateway.tools.base import Complete, DescribingTool, InputRequired, Releasable, TaskMethod, TaskStarted, TaskTool, Tool, ToolOutcome
+from gateway.policy.result_limits import MOST_COUNTED, judge_input_request
+from gateway.policy.scopes import OWN_SOURCE
+from gateway.tools.base import Complete, InputRequired, Releasable, TaskMethod, TaskStarted, TaskTool, Tool, ToolOutcome
 from gateway.tools.context import CallContext
 
 logger = logging.getLogger(__name__)
@@ -84,34 +86,32 @@ class GuardedTool:
     @property
     def task_limits(self) -> list[JsonObject]:
         """The limits on tasks of this tool and its source, as `policy.task_scheduling` reads them; limits per caller are not included."""
-        scopes = {"source": f"source:{self.source}", "tool": f"tool:{self.source}/{self.definition.name}"}
-        return [{"scope": scopes[queue["of"]], **{k: v for k, v in queue.items() if k != "of"}} for queue in self.rules.queues]
+        return self.rules.task_limits(self.source, self.definition.name)
+
+    def decide(self, principal: Principal) -> Decision:
+        """Return whether the rights of the caller include this tool, and the conditions on its calls."""
+        return ALLOWED if principal.rights is None else principal.rights.decide("tools", self.source, self.definition.name)
 
     def admit(self, principal: Principal) -> Verdict:
-        """Judge whether the scopes of the caller's API key include this tool, and return the verdict."""
-        return judge_scope(principal.scopes, "tools", self.source, self.definition.name)
+        """Judge whether the rights of the caller include this tool, and return the verdict as far as it depends on no arguments."""
+        return self.decide(principal).verdict
 
-    def described(self, wire: JsonObject, scopes: Sequence[str]) -> JsonObject:
-        """Return `wire`, the tool's entry in a listing, with the description that is shown to a caller with these scopes."""
-        description = self.description_for(scopes)
+    def may_ask(self, principal: Principal) -> bool:
+        """Whether a call of the caller may send a request for input, such as for an approval."""
+        return self.definition.may_request_input or (principal.rights is not None and self.decide(principal).needs_approval)
+
+    def described(self, wire: JsonObject, rights: Rights) -> JsonObject:
+        """Return `wire`, the tool's entry in a listing, with the description that is shown to a caller with these rights."""
+        description = self.description_for(rights)
         return wire if description == self.definition.description else {**wire, "description": description}
 
-    def description_for(self, scopes: Sequence[str] | None, named: Sequence[str] = ()) -> str:
-        """Return the tool's description for a caller whose API key has these scopes.
-
-        The description of a skill tool lists the skills that the caller may read; for the model of an agent, only the skills `named`, which
-        the agent's file names. A description that the operator wrote is the same for every caller.
-        """
-        tool, published = self.tool, self.definition.description
-        if not isinstance(tool, DescribingTool) or published != tool.definition.description:
-            return published or ""
-        return tool.description_for(scopes, named)
+    def description_for(self, rights: Rights | None, named: Sequence[str] = ()) -> str:
+        """Return the tool's description for a caller (`published.description_for`)."""
+        return description_for(self.tool, self.definition, rights, named)
 
     def check(self, arguments: JsonObject, principal: Principal) -> Verdict:
-        """Judge the scopes and arguments of a call without calling the tool. Used before a call is started as a task."""
-        if principal.scopes is not None and isinstance(verdict := self.admit(principal), Reject):
-            return verdict
-        return self.rules.denied or self.rules.arguments.judge(arguments)
+        """Judge the rights and arguments of a call without calling the tool. Used before a call is started as a task."""
+        return self.rules.judge(arguments, self.decide(principal))
 
     def call(self, arguments: JsonObject, ctx: CallContext) -> CoroutineType[Any, Any, ToolOutcome]:
         """Execute one round of a call (a request and its result, which may request input) with all checks of policy; return its outcome.
@@ -144,9 +144,7 @@ class GuardedTool:
     def cleaned(self, task: JsonObject) -> JsonObject:
         """Remove hidden characters from the status message and the error of a task, in place, if policy requires it; return the task."""
         if self.rules.results.hidden_text != "allow":
-            for key in ("statusMessage", "error"):
-                if key in task:
-                    task[key] = strip_value(task[key])
+            task.update({key: strip_value(task[key]) for key in ("statusMessage", "error") if key in task})
         return task
 
 
@@ -161,30 +159,35 @@ class _ToolRequest(GatedCall[OutcomeT]):
         self._rules = tool.rules
 
     def authorize(self) -> Reject | None:
-        """Return a refusal if the caller's scopes or policy forbid the tool, else `None`.
+        """Return a refusal if the caller's rights or policy forbid the tool, else `None`.
 
-        Unless the tool is built in, the scopes are then removed from the call's context, because they do not limit further calls that the
-        tool makes.
+        Unless the tool is built in, the rights are then removed from the call's context, because they do not limit further calls that the
+        tool makes. A tool that an agent or workflow defines itself needs no right: it is a part of the agent or workflow.
         """
-        principal = self.ctx.facts.principal
-        if principal.scopes is not None:
-            verdict = self._tool.admit(principal)
-            if isinstance(verdict, Reject):
-                return verdict
+        if self.ctx.facts.principal.rights is not None and not self._rules.is_own:
+            decision = self._tool.decide(self.ctx.facts.principal)
+            if isinstance(decision.verdict, Reject):
+                return decision.verdict
+            self.restrict(decision)
             if self.gate.source != OWN_SOURCE:
                 self.ctx = self.ctx.authorized()
         return self._rules.denied
+
+    def restrict(self, decision: Decision) -> None:
+        """Apply the conditions under which the caller may use the tool. Requests about running tasks have none."""
 
 
 class ToolCall(_ToolRequest[ToolOutcome]):
     """One round of a tool call (a request and its result, which may request input), with the steps that `pass_gate` executes for it."""
 
-    __slots__ = ("_grant", "_has_passed", "_is_shortened", "arguments", "dropped", "error", "kind")
+    __slots__ = ("_decision", "_grant", "_has_passed", "_is_shortened", "arguments", "dropped", "error", "kind")
 
     def __init__(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext) -> None:
         rules = tool.rules
         super().__init__(tool, tool.gate, ctx, rules.max_task_seconds if ctx.facts.in_task else rules.timeout_seconds)
         self.needs_approval = rules.needs_approval
+        self._decision: Decision | None = None
+        """The decision of the caller's rights, if it depends on the arguments."""
         self._grant: Grant | None = None
         self._has_passed = False
         """Whether policy judged the outcome already, before it was recorded as a step of a durable (resumable) task."""
@@ -203,16 +206,20 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         kind = "call.started" if ctx.facts.input_responses is None and ctx.facts.request_state is None else "call.resumed"
         self.gate.services.events.emit(kind, source=self.gate.source, name=self.name, principal=ctx.facts.principal.id)
 
+    def restrict(self, decision: Decision) -> None:
+        """Require the approval that the caller's rights require, and judge the arguments by these rights later."""
+        self.needs_approval = self.needs_approval or decision.needs_approval
+        self._decision = decision if decision.reads_arguments else None
+
     def judge_arguments(self) -> Reject | None:
         """Check the arguments by the policy, and remove those that it does not allow. Return a refusal; `None` if the call is allowed."""
         verdict = self._rules.arguments.judge(self.arguments)
-        if isinstance(verdict, Reject):
+        if isinstance(verdict, Reject | Rewrite):
             self._drop(verdict.dropped)
-            return verdict
-        if isinstance(verdict, Rewrite):
+            if isinstance(verdict, Reject):
+                return verdict
             self.arguments = verdict.arguments
-            self._drop(verdict.dropped)
-        return None
+        return None if self._decision is None else self._decision.judge(self.arguments, self._tool.definition.input_schema)
 
     def _drop(self, names: tuple[str, ...]) -> None:
         """Record and log the names of the arguments that policy removed from the call. Their values may be secret, and are not logged."""
@@ -385,7 +392,10 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         return refusal(verdict.rule, verdict.reason)
 
     def refuse(self, verdict: Reject) -> ToolOutcome:
-        """Return the refusal of the call as a result with `isError`, which names the rule."""
+        """Return the refusal of the call as a result with `isError`, which names the rule. A hidden tool raises `NotFound`."""
+        if is_hidden(verdict):
+            self._refused(verdict)
+            raise NotFound("tool", self.name)
         return with_dropped(self._refused(verdict), self.dropped)
 
     def fail(self, error: GatewayError) -> ToolOutcome:
@@ -399,22 +409,19 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         """Return a result with `isError`, which names the time limit that the call exceeded and its policy key."""
         self.outcome = "timeout"
         key = "tasks.maxWaitSeconds" if self.ctx.facts.in_task else "timeoutSeconds"
-        text = f"Timed out after {self.seconds:g} s and was cancelled; it may have taken effect."
         fix = f"Ask for less in one call, or have the operator raise `{key}` of {self.gate.source!r}."
-        return Complete.text(f"{text} {fix}", is_error=True)
+        return Complete.text(f"Timed out after {self.seconds:g} s and was cancelled; it may have taken effect. {fix}", is_error=True)
 
     def complete(self, outcome: ToolOutcome) -> ToolOutcome:
         """Add the names of removed arguments to the outcome. If an approved call requests input, add a code that proves the approval."""
-        if self.gate.services.journal is not None and isinstance(outcome, Complete):
-            encoded = outcome.encoded
-            self.size = measure_bytes(outcome.result, 1 << 62) if encoded is None else sum(map(len, encoded))
+        if self.gate.services.journal is not None:
+            self.size = outcome_bytes(outcome)
         if self._grant is not None:
             outcome = self._grant.sealed(outcome)
         return with_dropped(outcome, self.dropped) if self.dropped else outcome
 
     def end(self) -> None:
         """Emit the event that the round ended. If the call finished and `ToolRules.is_audited`, also emit the event `call.audited`."""
-        services, source = self.gate.services, self.gate.source
         fields: JsonObject = {"outcome": self.outcome, "milliseconds": self.milliseconds}
         if self.rule:
             fields["rule"] = self.rule
@@ -423,16 +430,12 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         if self._is_shortened:
             fields["shortened"] = True
         if self.dropped:
-            fields["dropped"] = noted_names(self.dropped)
-            fields["droppedCount"] = len(self.dropped)
-        journal = services.journal
-        if journal is not None and journal.has_rules:
-            journal.apply_rules(source, self._tool.definition.name, self.arguments, fields)
+            fields |= {"dropped": noted_names(self.dropped), "droppedCount": len(self.dropped)}
+        if (journal := self.gate.services.journal) is not None and journal.has_rules:
+            journal.apply_rules(self.gate.source, self._tool.definition.name, self.arguments, fields)
         self.report(self.kind, fields)
         if self._rules.is_audited and self.kind == "call.finished":
-            described = {} if journal is None else journal.describe(self.ctx, self.size)
-            principal, audited = self.ctx.facts.principal.id, {"outcome": self.outcome, **described}
-            services.events.emit("call.audited", source=source, name=self.name, principal=principal, fields=audited)
+            self.report_change()
 
 
 class TaskCall(_ToolRequest[JsonObject]):
@@ -475,6 +478,8 @@ class TaskCall(_ToolRequest[JsonObject]):
     def refuse(self, verdict: Reject) -> JsonObject:
         """Raise `PolicyDenied` with the reason of the refusal, and record the refusal for the event at the end of the request."""
         self.outcome, self.rule = "refused", verdict.rule
+        if is_hidden(verdict):
+            raise NotFound("task", "")
         raise PolicyDenied(verdict.reason, rule=verdict.rule, subject=self.name)
 
     def fail(self, error: GatewayError) -> JsonObject:
@@ -484,8 +489,7 @@ class TaskCall(_ToolRequest[JsonObject]):
 
     def time_out(self) -> JsonObject:
         """Raise `ToolFailed`, because the remote server did not answer within the timeout of a call."""
-        self.outcome = "timeout"
-        fix = f"try again, or have the operator raise `timeoutSeconds` of {self.gate.source!r}"
+        self.outcome, fix = "timeout", f"try again, or have the operator raise `timeoutSeconds` of {self.gate.source!r}"
         raise ToolFailed(f"No answer about the task within {self.seconds:g} s; {fix}.")
 
     def end(self) -> None:

@@ -6,15 +6,15 @@ arguments of every call as decoded JSON. The arguments are copied only if they c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 from gateway.config.policies import ToolOverride
 from gateway.json_types import JsonObject, JsonValue, as_object
-from gateway.policy.confinement import confine, find_fault
+from gateway.policy.confinement import ConfinedRule, confine, find_fault
 from gateway.policy.decision import PASS, Pass, Reject, Rewrite
 from gateway.policy.rule_words import has_keywords
-from gateway.policy.schema_check import MAX_REASON_LENGTH, SchemaCheck, measure, sentence
+from gateway.policy.schema_check import MAX_REASON_LENGTH, SchemaCheck, ValueSize, measure, sentence
 from gateway.policy.shaping import (
     FRAMEWORK_NAMES,
     ArgumentPlan,
@@ -110,14 +110,9 @@ class ArgumentPolicy:
             for name, rule in rules.get(key, {}).items():
                 if name not in plan.accepted and name not in fixed:
                     continue
-                unusable = rule_problem(rule)
-                rule_id = f"arguments.{key}.{name}"
-                if unusable is not None:
-                    checks.append((name, rule_id, _refuse_all(name, rule, unusable)))
-                    continue
-                confined = confine(name, rule, schema)
-                checks.append((name, rule_id, SchemaCheck(confined.judged, is_rule=True)))
-                if name in plan.accepted:
+                check, confined = _compile_rule(name, rule, schema)
+                checks.append((name, f"arguments.{key}.{name}", check))
+                if confined is not None and name in plan.accepted:
                     narrowed.setdefault(name, []).append(confined.published)
         open_schema = without_arguments(schema, plan.withheld, defaults)
         shown = with_defaults(narrow(open_schema, narrowed) if narrowed else open_schema, defaults)
@@ -140,11 +135,8 @@ class ArgumentPolicy:
         if self._filling is not None:
             kept = self._filling.fill(kept)
         size = measure(kept)
-        for name, rule_id, check in self._rules:
-            if name in kept:
-                problem = check.find(kept[name], size, root=name)
-                if problem is not None:
-                    return Reject(rule_id, _reason(problem, dropped), dropped)
+        if (broken := _broken_rule(self._rules, kept, size)) is not None:
+            return Reject(broken[0], _reason(broken[1], dropped), dropped)
         problem = self._check.find(kept, size)
         if problem is not None:
             return Reject(SCHEMA_RULE, _reason(problem, dropped), dropped)
@@ -168,6 +160,26 @@ class ArgumentPolicy:
             if known == rule_id:
                 return check.find(value, measure(value), root=name)
         return None
+
+
+class ValueRules:
+    """Rules for the values of a tool's arguments that are not part of the source's policy, such as those of a role."""
+
+    __slots__ = ("_rules",)
+
+    def __init__(self, rules: Sequence[tuple[str, str, SchemaCheck]]) -> None:
+        self._rules = tuple(rules)
+
+    @classmethod
+    def build(cls, rules: Iterable[tuple[str, str, JsonObject]], input_schema: JsonValue) -> ValueRules:
+        """Compile rules: argument, id of the rule, and JSON Schema. Never raises: an unusable rule rejects every call with its argument."""
+        schema = with_properties(as_object(input_schema) or {"type": "object"})
+        return cls([(name, rule_id, _compile_rule(name, rule, schema)[0]) for name, rule_id, rule in rules])
+
+    def judge(self, arguments: JsonObject) -> Reject | None:
+        """Return the first rejection of an argument by a rule; `None` if all given arguments are accepted."""
+        broken = _broken_rule(self._rules, arguments, measure(arguments))
+        return None if broken is None else Reject(broken[0], _reason(broken[1], ()))
 
 
 class _Unjudged(ArgumentPolicy):
@@ -200,6 +212,25 @@ def rule_problem(rule: JsonObject) -> str | None:
     if has_keywords(rule, _RULE_KEYWORDS_REFUSED):
         return "may not use `$ref`, `$id`, `$anchor` or `$schema`; write the schema out"
     return find_fault(rule) or SchemaCheck(rule, is_rule=True).problem
+
+
+def _compile_rule(name: str, rule: JsonObject, schema: JsonObject) -> tuple[SchemaCheck, ConfinedRule | None]:
+    """Return the check of an operator's rule for an argument, and the completed rule; `None` if the rule is unusable."""
+    unusable = rule_problem(rule)
+    if unusable is not None:
+        return _refuse_all(name, rule, unusable), None
+    confined = confine(name, rule, schema)
+    return SchemaCheck(confined.judged, is_rule=True), confined
+
+
+def _broken_rule(rules: Sequence[tuple[str, str, SchemaCheck]], arguments: JsonObject, size: ValueSize) -> tuple[str, str] | None:
+    """Return the id of the first rule that rejects an argument, and the reason; `None` if none does."""
+    for name, rule_id, check in rules:
+        if name in arguments:
+            problem = check.find(arguments[name], size, root=name)
+            if problem is not None:
+                return rule_id, problem
+    return None
 
 
 def _refuse_all(name: str, rule: JsonObject, unusable: str) -> SchemaCheck:

@@ -11,16 +11,18 @@ the whole source or names exactly this URI.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Literal, Protocol, get_args
+from typing import get_args
 
-from gateway.policy.decision import PASS, Reject, Verdict
+from gateway.policy.caller_rights import ALLOWED, Decision, RightsKind
+from gateway.policy.decision import PASS, Pass, Reject
 from gateway.policy.path_rule import judge_uri
 
 RULE = "scopes"
 
-ScopeKind = Literal["tools", "resources", "prompts"]
+ScopeKind = RightsKind
 """Kinds of items that a scope can name. Resource templates and skills count as resources."""
 
 OWN_SOURCE = "gateway"
@@ -44,26 +46,44 @@ MAX_SCOPE_LENGTH = 500
 _KINDS = frozenset(get_args(ScopeKind))
 
 
-class HasScopes(Protocol):
-    """Protocol of an object with the scopes of an API key, such as a principal."""
+@dataclass(frozen=True, slots=True)
+class ScopeRights:
+    """The rights of a caller that only the scopes of its API key or access token restrict. Implements `Rights`."""
+
+    scopes: tuple[str, ...]
 
     @property
-    def scopes(self) -> tuple[str, ...] | None:
-        """Scopes of the caller's API key; `None` grants every tool, resource and prompt."""
-        ...
+    def key(self) -> Hashable:
+        """The scopes: callers with the same scopes see the same listings."""
+        return self.scopes
 
+    @property
+    def is_operator(self) -> bool:
+        """Whether the scopes contain `admin`."""
+        return ADMIN_SCOPE in self.scopes
 
-def is_admin(principal: HasScopes) -> bool:
-    """Return whether the caller's API key has the scope `admin`, which makes it the key of an operator.
+    @property
+    def hides_items(self) -> bool:
+        """False: scopes refuse calls, but hide nothing from a caller that may see the status."""
+        return False
 
-    A key without scopes is not the key of an operator, although it grants every tool.
-    """
-    return principal.scopes is not None and ADMIN_SCOPE in principal.scopes
+    def decide(self, kind: ScopeKind, source: str, name: str) -> Decision:
+        """Decide by the scopes whether the caller may use a tool, resource or prompt."""
+        verdict = judge_scope(self.scopes, kind, source, name)
+        return ALLOWED if verdict is PASS else Decision(verdict)
+
+    def covers(self, source: str) -> bool:
+        """Return whether one of the scopes is for this source."""
+        return covers_source(self.scopes, source)
+
+    def hides(self, source: str) -> bool:
+        """Return false: scopes refuse calls, but do not hide that a source exists."""
+        return False
 
 
 def scope_problem(scope: str) -> str | None:
     """Return what is wrong with the spelling of an API key's scope that an operator wrote, or `None`."""
-    kind, source, name = _parts(scope)
+    kind, source, name = split_scope(scope)
     if not source or not name or len(scope) > MAX_SCOPE_LENGTH or not scope.isprintable() or any(mark in scope for mark in ' "\\'):
         return f"{scope[:60]!r} is not a scope: write SOURCE, SOURCE/NAME or KIND:SOURCE/NAME, e.g. docs, docs/search_* or resources:docs."
     if kind is not None and kind not in _KINDS:
@@ -71,7 +91,7 @@ def scope_problem(scope: str) -> str | None:
     return None
 
 
-def judge_scope(scopes: Sequence[str] | None, kind: ScopeKind, source: str, name: str) -> Verdict:
+def judge_scope(scopes: Sequence[str] | None, kind: ScopeKind, source: str, name: str) -> Pass | Reject:
     """Decide whether a caller with these scopes may use a tool, resource or prompt. Return `Pass` or `Reject`.
 
     `name` is the name of the tool or prompt at `source`, or the URI of the resource. `scopes` is `None` for a caller that may use
@@ -83,7 +103,7 @@ def judge_scope(scopes: Sequence[str] | None, kind: ScopeKind, source: str, name
     for scope in scopes:
         if scope == ADMIN_SCOPE:
             continue
-        wanted, of, named = _parts(scope)
+        wanted, of, named = split_scope(scope)
         if wanted not in (None, kind) or not fnmatchcase(source, of):
             continue
         if named == "*" or name == named:
@@ -99,11 +119,11 @@ def judge_scope(scopes: Sequence[str] | None, kind: ScopeKind, source: str, name
 
 def covers_source(scopes: Sequence[str] | None, source: str) -> bool:
     """Return whether one of the scopes (`None` grants everything) is for this source, so that the caller may use something of it."""
-    return scopes is None or any(scope != ADMIN_SCOPE and fnmatchcase(source, _parts(scope)[1]) for scope in scopes)
+    return scopes is None or any(scope != ADMIN_SCOPE and fnmatchcase(source, split_scope(scope)[1]) for scope in scopes)
 
 
-def _parts(scope: str) -> tuple[str | None, str, str]:
-    """Split a scope into kind (`None`: all kinds), source and name. Without a name, the scope covers the whole source: the name is `*`."""
+def split_scope(scope: str) -> tuple[str | None, str, str]:
+    """Split a scope or pattern into kind (`None`: all kinds), source and name. Without a name, it covers the source: the name is `*`."""
     place, slash, name = scope.partition("/")
     kind, colon, source = place.rpartition(":")
     return (kind if colon else None), source, (name if slash else "*")

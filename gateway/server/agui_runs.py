@@ -26,6 +26,7 @@ from gateway.gate.refusals import RULE_META_KEY
 from gateway.gate.rpc_errors import failed_call
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject
+from gateway.policy.caller_rights import is_hidden
 from gateway.policy.decision import Reject
 from gateway.server.clients import viewer_of
 from gateway.server.http_responses import insufficient_scope
@@ -81,6 +82,8 @@ class AguiRoute:
         principal = viewer_of(request)
         if isinstance(verdict := guarded[0].admit(principal), Reject):
             await audit_refusal(guarded[0].gate, guarded[0].name, principal, verdict.rule)
+            if is_hidden(verdict):
+                return refusal(404, f"Unknown agent {name!r}.")
             content, challenge = insufficient_scope("" if principal.kind == "user" else f"tools:agent/{name}", verdict)
             return JSONResponse(content, 403, headers=challenge)
         try:

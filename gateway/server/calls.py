@@ -62,7 +62,7 @@ class CallHandler:
         run = tool.call
         if not ctx.facts.takes_tasks and self._tasks.may_take_long(tool, arguments, ctx):
             run = self._attended(tool)
-        if tool.definition.may_request_input and ctx.facts.client.takes_input_requests:
+        if ctx.facts.client.takes_input_requests and tool.may_ask(ctx.facts.principal):
             outcome = await self._parked.run(partial(run, arguments), ctx, caller)
         else:
             state = ctx.facts.request_state

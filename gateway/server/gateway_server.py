@@ -222,7 +222,7 @@ class GatewayServer:
 
     def instructions_for(self, principal: Principal) -> str:
         """Return the MCP instructions for a caller, which describe only the tools that the caller may use."""
-        if principal.scopes is not None:
+        if principal.rights is not None:
             return self._instructions(principal)
         if self._local_instructions is None:
             self._local_instructions = self._instructions(LOCAL)

@@ -23,8 +23,9 @@ from gateway.config.auth_settings import InboundAuthSettings
 from gateway.config.models import HttpSettings
 from gateway.errors import ConfigError, StorageError
 from gateway.json_types import JsonObject
-from gateway.policy.decision import Reject
-from gateway.policy.scopes import OWN_SOURCE, is_admin, judge_scope
+from gateway.policy.caller_rights import is_admin, is_hidden
+from gateway.policy.decision import PASS, Reject
+from gateway.policy.scopes import OWN_SOURCE
 from gateway.protocol import PARSE_ERROR
 from gateway.server.bodies import has_foreign_charset, too_large
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY
@@ -136,7 +137,7 @@ class KeyGate:
         self._app = app
         self._path = settings.path
         self._judged = settings.path, AGUI_PATH
-        """URL paths whose handlers check the scopes of API keys themselves. A path that ends in a slash includes all paths below it."""
+        """URL paths whose handlers check the rights of callers themselves. A path that ends in a slash includes all paths below it."""
         self._fast_path = fast_path
         self._callers = callers
         self._keys = callers.keys
@@ -259,13 +260,10 @@ class KeyGate:
             return json_response({"error": "The gateway cannot read its API keys. Its log has the reason."}, 503)
         if principal is None:
             return self._unknown(authorization)
-        if principal.scopes is not None and not self._is_judged(head.path):
-            verdict = judge_scope(principal.scopes, "resources", OWN_SOURCE, STATUS_URI)
-            if isinstance(verdict, Reject) and self._resource is not None and principal.kind == "user":
-                return self._resource.forbidden(principal.issuer, ("resources", OWN_SOURCE, STATUS_URI), verdict)
-            if isinstance(verdict, Reject):
-                content, challenge = insufficient_scope(f"resources:{OWN_SOURCE}/{STATUS_URI}", verdict)
-                return json_response(content, 403, challenge)
+        if self._callers.bind is not None:
+            principal = self._callers.bind(principal)
+        if not self._is_judged(head.path) and (refusal := self._refuse_status(principal)) is not None:
+            return refusal
         is_rpc = head.path == self._path
         if has_foreign_charset(fields.get(b"content-type", b"")):
             text = "The request body must be UTF-8; `Content-Type` names another charset."
@@ -273,6 +271,19 @@ class KeyGate:
         if head.length > self._max_request_bytes:
             return too_large(self._max_request_bytes).to_response(is_rpc=is_rpc)
         return principal
+
+    def _refuse_status(self, principal: Principal) -> ASGIApp | None:
+        """Return the rejection of a request for a page with the gateway's status; `None` if the caller may read the status."""
+        item = ("resources", OWN_SOURCE, STATUS_URI)
+        verdict = PASS if principal.rights is None else principal.rights.decide(*item).verdict
+        if not isinstance(verdict, Reject):
+            return None
+        if is_hidden(verdict):
+            return text_response("Not Found", 404)
+        if self._resource is not None and principal.kind == "user":
+            return self._resource.forbidden(principal.issuer, item, verdict)
+        content, challenge = insufficient_scope(f"resources:{OWN_SOURCE}/{STATUS_URI}", verdict)
+        return json_response(content, 403, challenge)
 
     def _unknown(self, authorization: bytes) -> ASGIApp | Literal[Unchecked.TOKEN]:
         """Return the rejection of a request whose caller is not known, or `Unchecked.TOKEN` if its access token must be checked first."""
@@ -324,7 +335,11 @@ class KeyGate:
             principal = self._principal(head.fields.get(b"authorization", b""), head)
         except StorageError:
             return None
-        if principal is None or (principal.scopes is not None and not self._is_judged(head.path)):
+        if principal is None:
+            return None
+        if self._callers.bind is not None:
+            principal = self._callers.bind(principal)
+        if principal.rights is not None and not self._is_judged(head.path):
             return None
         if head.length <= SMALL_BYTES:
             return fast_path.take(head, body, principal)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 
 from gateway import __version__
-from gateway.auth.api_keys import ApiKeys
+from gateway.auth.known_callers import Callers
 from gateway.auth.principal import LOCAL, Principal
 from gateway.catalog import Catalog
 from gateway.config.schedule_settings import ScheduledCall
@@ -33,10 +33,10 @@ KEPT_SECONDS = LATEST_START_SECONDS + 600
 class ScheduledCalls:
     """Starts the calls of schedules. A call passes the same policies as a call of the key's owner, who also owns the task."""
 
-    def __init__(self, schedules: Mapping[str, ScheduledCall], keys: ApiKeys, catalog: Catalog, tasks: TaskHandler) -> None:
+    def __init__(self, schedules: Mapping[str, ScheduledCall], callers: Callers, catalog: Catalog, tasks: TaskHandler) -> None:
         """Store the arguments. `schedules` are those of the configuration, by name, and `tasks` starts the calls as tasks."""
         self._schedules = schedules
-        self._keys = keys
+        self._callers = callers
         self._catalog = catalog
         self._tasks = tasks
 
@@ -48,7 +48,7 @@ class ScheduledCalls:
         scheduled = self._schedules.get(schedule)
         if scheduled is None or not scheduled.enabled:
             raise UnknownSchedule(f"Unknown schedule {schedule!r}.")
-        principal = caller_of(schedule, scheduled, self._keys)
+        principal = caller_of(schedule, scheduled, self._callers)
         tool = await self._catalog.seek(scheduled.tool)
         arguments = dict(scheduled.arguments)
         if isinstance(verdict := tool.check(arguments, principal), Reject):
@@ -62,7 +62,7 @@ class ScheduledCalls:
             raise ScheduleRefused(str(error), reason="The gateway does not take the task; see its log.") from None
 
 
-def caller_of(schedule: str, scheduled: ScheduledCall, keys: ApiKeys) -> Principal:
+def caller_of(schedule: str, scheduled: ScheduledCall, callers: Callers) -> Principal:
     """Return the principal of a schedule's calls: the newest valid key with the configured name or id, or the local user.
 
     Raises:
@@ -71,13 +71,13 @@ def caller_of(schedule: str, scheduled: ScheduledCall, keys: ApiKeys) -> Princip
     """
     place = f"tasks.schedules.{schedule}.key"
     if scheduled.key is None:
-        if keys.are_required():
-            keys.list()  # raises the error of keys that cannot be read
+        if callers.keys.are_required():
+            callers.keys.list()  # raises the error of keys that cannot be read
             text = f"the gateway has API keys, and the schedule names none. Set {place} to the name of a key"
             raise ScheduleRefused(text, reason="The schedule names no API key; see the log of the gateway.")
         return LOCAL
-    named = [key.principal for key in keys.list() if scheduled.key in (key.name, key.id)]
-    valid = [current for principal in named if (current := keys.current(principal)) is not None]
+    named = [key.principal for key in callers.keys.list() if scheduled.key in (key.name, key.id)]
+    valid = [current for principal in named if (current := callers.current(principal)) is not None]
     if not valid:
         problem = "has expired" if named else "does not exist or was revoked"
         text = f"the API key {scheduled.key!r} {problem}. Create one with `moongate keys add`, or correct {place}"
@@ -85,14 +85,14 @@ def caller_of(schedule: str, scheduled: ScheduledCall, keys: ApiKeys) -> Princip
     return valid[-1]
 
 
-def problem_of(schedule: str, scheduled: ScheduledCall, keys: ApiKeys, catalog: Catalog | None) -> str:
+def problem_of(schedule: str, scheduled: ScheduledCall, callers: Callers, catalog: Catalog | None) -> str:
     """Return why the call of a schedule would be refused now, with the fix; empty if it would not. Without `catalog`, judge only the key.
 
     Raises:
         StorageError: The keys cannot be read.
     """
     try:
-        principal = caller_of(schedule, scheduled, keys)
+        principal = caller_of(schedule, scheduled, callers)
         verdict = None if catalog is None else catalog.find(scheduled.tool).check(dict(scheduled.arguments), principal)
     except ScheduleRefused as error:
         return str(error)
@@ -103,11 +103,11 @@ def problem_of(schedule: str, scheduled: ScheduledCall, keys: ApiKeys, catalog: 
     return ""
 
 
-def log_key_problems(schedules: Mapping[str, ScheduledCall], keys: ApiKeys) -> None:
+def log_key_problems(schedules: Mapping[str, ScheduledCall], callers: Callers) -> None:
     """Log a warning for each enabled schedule whose API key is not valid now. Its calls are refused until the key is."""
     try:
         for name, scheduled in schedules.items():
-            if scheduled.enabled and (problem := problem_of(name, scheduled, keys, None)):
+            if scheduled.enabled and (problem := problem_of(name, scheduled, callers, None)):
                 logger.warning("schedule cannot start its calls schedule=%s reason=%s", name, problem)
     except StorageError as error:
         logger.warning("API keys of schedules not checked error=%s", error)

@@ -16,6 +16,7 @@ from gateway.errors import NotFound
 from gateway.gate.pipeline import audit_refusal
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonMapping, members_of
+from gateway.policy.caller_rights import is_hidden
 from gateway.policy.decision import Reject
 from gateway.protocol import INVALID_PARAMS
 from gateway.server.bodies import COUNTED_SCOPE_KEY, BufferedReceive
@@ -74,7 +75,7 @@ class StepUp:
         except NotFound:
             return None
         verdict = None if tool is None else tool.admit(principal)
-        if tool is None or not isinstance(verdict, Reject):
+        if tool is None or not isinstance(verdict, Reject) or is_hidden(verdict):
             return None
         wanted = scopes_for(self._tokens.settings, principal.issuer, "tools", tool.source, tool.definition.name)
         if wanted is None:

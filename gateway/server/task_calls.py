@@ -19,11 +19,13 @@ from gateway.errors import NotFound, PolicyDenied, TaskError
 from gateway.gate.pipeline import audit_refusal
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject
+from gateway.policy.caller_rights import ACCESS_RULE, is_hidden
 from gateway.policy.decision import Reject
 from gateway.policy.scopes import RULE
 from gateway.protocol import INTERNAL_ERROR, MISSING_REQUIRED_CLIENT_CAPABILITY, TASKS_EXTENSION, RpcError
 from gateway.server.task_handles import Handle, TaskHandles
 from gateway.server.task_wire import modern_state, modern_task
+from gateway.server.visible_tools import seek_visible
 from gateway.tasks.inline_call import Work
 from gateway.tasks.rights import KEY_GONE
 from gateway.tasks.runner import TaskRunner
@@ -64,6 +66,9 @@ def declares_tasks(client: ClientProfile) -> bool:
 def lacks_tasks(text: str) -> RpcError:
     """Return the error for a request that needs the tasks extension, although its 2026 client did not declare the extension."""
     return RpcError(MISSING_REQUIRED_CLIENT_CAPABILITY, text, {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}})
+
+
+ROLES_CHANGED = "The roles of this task's caller no longer allow its tool, so the task was ended."
 
 
 class TaskHandler:
@@ -114,15 +119,16 @@ class TaskHandler:
     async def _admit(self, tool: str, before: Principal, now: Principal) -> None:
         """Check that a caller may still use a tool.
 
-        `before` is the caller at the start of its task, and `now` is the caller with its current scopes. If the scopes have changed and no
-        longer include the tool, record the refusal in the audit log and raise `PolicyDenied`.
+        `before` is the caller at the start of its task, and `now` is the caller with its current rights. If the rights have changed and no
+        longer include the tool, record the refusal in the audit log and raise `PolicyDenied`. Roles are always judged.
         """
-        if now.scopes is None or now.scopes == before.scopes:
+        if now.rights is None or (before.rights is not None and before.rights.key == now.rights.key):
             return
         served = await self._catalog.seek(tool)
         if isinstance(verdict := served.admit(now), Reject):
             await audit_refusal(served.gate, tool, now, verdict.rule)
-            raise PolicyDenied(verdict.reason, rule=verdict.rule, subject=tool)
+            reason = ROLES_CHANGED if is_hidden(verdict) else verdict.reason
+            raise PolicyDenied(reason, rule=verdict.rule, subject=tool)
 
     # -- starting ----------------------------------------------------------------------------------------------
 
@@ -188,8 +194,25 @@ class TaskHandler:
             PolicyDenied: The scopes of the caller's key no longer include the tool of the task.
         """
         task = await self.runner.find(task_id, principal.id)
-        await self._admit(task.tool, from_stored(task.row).facts.principal, principal)
+        try:
+            await self._admit(task.tool, from_stored(task.row).facts.principal, principal)
+        except PolicyDenied as error:
+            if error.rule == ACCESS_RULE:
+                raise NotFound("task", task_id) from None
+            raise
         return task
+
+    async def is_visible(self, task: Task, principal: Principal) -> bool:
+        """Return whether a list of the caller's tasks contains `task`: its tool must not be hidden from the caller."""
+        if principal.rights is None:
+            return True
+        try:
+            await self._admit(task.tool, from_stored(task.row).facts.principal, principal)
+        except NotFound:
+            return False
+        except PolicyDenied as error:
+            return error.rule != ACCESS_RULE
+        return True
 
     async def follow(self, task_id: str, call: CallContext, notify: Callable[[JsonObject], Awaitable[None]]) -> None:
         """Report the state of a task to `notify`, now and after each change, until the task ends.
@@ -246,7 +269,7 @@ class TaskHandler:
         Raises `NotFound` if the handle is not valid for the caller in `call`, or its source no longer has the tool.
         """
         handle = self._handles.open(task_id, call.facts.principal.id)
-        tool = await self._catalog.seek(handle.tool)
+        tool = await seek_visible(self._catalog, handle.tool, call.facts.principal)
         if tool.source != handle.source:
             raise NotFound("task", "")
         return handle, tool

@@ -13,9 +13,9 @@ import anyio
 
 from gateway.auth.principal import LOCAL, Principal
 from gateway.json_types import JsonValue
+from gateway.policy.caller_rights import is_admin
 from gateway.policy.decision import Reject
 from gateway.policy.quotas import CallerQuotas, Quota, QuotaReached, judge_quota
-from gateway.policy.scopes import is_admin
 from gateway.server.bodies import COUNTED_SCOPE_KEY
 from gateway.server.http_responses import LIMIT_REACHED, Refusal
 from gateway.telemetry.sparse_log import SparseLog

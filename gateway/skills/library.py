@@ -19,8 +19,9 @@ import anyio.to_thread
 
 from gateway.config.skill_settings import SignatureRule
 from gateway.errors import NotFound, SkillError
+from gateway.policy.caller_rights import Rights
 from gateway.policy.decision import PASS, Reject, Verdict
-from gateway.policy.scopes import RULE, judge_scope
+from gateway.policy.scopes import RULE
 from gateway.skills.backend import SkillBackend
 from gateway.skills.index import SOURCE_ID, SkillIndex, build_index, is_same, own_uri, with_more
 from gateway.skills.index_cache import cache_file, read_cache, write_cache
@@ -144,19 +145,19 @@ class SkillLibrary:
             took = anyio.current_time() - started
             await anyio.sleep(max(self._refresh_seconds, took * REST_FACTOR))
 
-    def judge(self, skill: Skill, path: str, scopes: Sequence[str] | None) -> Verdict:
-        """Decide whether a caller whose API key has these scopes may read a file of a skill. `None` as scopes grants everything.
+    def judge(self, skill: Skill, path: str, rights: Rights | None) -> Verdict:
+        """Decide whether a caller with these rights may read a file of a skill. `None` as rights allows everything.
 
         The file is judged as a resource of the source that publishes the skill: the gateway itself, or a remote server.
         """
-        if scopes is None:
+        if rights is None:
             return PASS
         backend = self.backend_of(skill)
         try:
             source, uri = (SOURCE_ID, own_uri(skill, path)) if backend is None else backend.locate(skill, path)
         except NotFound as error:
             return Reject(RULE, str(error))
-        return judge_scope(scopes, "resources", source, uri)
+        return rights.decide("resources", source, uri).verdict
 
     async def recheck(self, skill: Skill, ctx: CallContext) -> Skill:
         """Read one skill again, and return it as its folder or backend has it now, with the text of its `SKILL.md`.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from gateway.errors import PolicyDenied, SkillError, ToolFailed
 from gateway.json_types import JsonObject
+from gateway.policy.caller_rights import is_hidden
 from gateway.policy.decision import PASS, Reject, Verdict
 from gateway.skills.index import SCHEME, SkillIndex
 from gateway.skills.library import SkillLibrary
@@ -20,23 +21,23 @@ from gateway.tools.context import CallContext
 
 
 class SkillRights:
-    """Decides which skills a tool call may read: those that the scopes of the caller's API key include; without scopes, all.
+    """Decides which skills a tool call may read: those that the rights of the caller include; without rights, all.
 
     A call that an agent or workflow makes may also read the skills that the file of this agent or workflow lists by name.
     """
 
     def __init__(self, library: SkillLibrary, index: SkillIndex, ctx: CallContext) -> None:
         self._library = library
-        self._scopes = ctx.facts.principal.scopes
-        self._named = frozenset[Key]() if self._scopes is None else skills_named(index, ctx.facts.skills_in_files)
+        self._rights = ctx.facts.principal.rights
+        self._named = frozenset[Key]() if self._rights is None else skills_named(index, ctx.facts.skills_in_files)
 
     def judge(self, skill: Skill, path: str) -> Verdict:
         """Decide whether the call may read the file `path` of a skill: `PASS`, or a `Reject` with the reason."""
-        return PASS if skill.key in self._named else self._library.judge(skill, path, self._scopes)
+        return PASS if skill.key in self._named else self._library.judge(skill, path, self._rights)
 
     def readable(self, skills: Sequence[Skill]) -> Sequence[Skill]:
         """Return those of `skills` whose `SKILL.md` the call may read."""
-        return skills if self._scopes is None else [skill for skill in skills if self.judge(skill, MANIFEST) is PASS]
+        return skills if self._rights is None else [skill for skill in skills if self.judge(skill, MANIFEST) is PASS]
 
 
 def named_skill(library: SkillLibrary, index: SkillIndex, arguments: JsonObject, ctx: CallContext) -> Skill:
@@ -48,7 +49,7 @@ def named_skill(library: SkillLibrary, index: SkillIndex, arguments: JsonObject,
     """
     name = str(arguments.get(SKILL_ARGUMENT) or "")
     rights = SkillRights(library, index, ctx.as_caller())
-    if (found := index.named(name)) and not rights.readable(found):
+    if (found := index.named(name)) and not rights.readable(found) and not is_hidden(rights.judge(found[0], MANIFEST)):
         check_file(library, found[0], MANIFEST, ctx)
     return find_skill(index, name, rights.readable)
 
@@ -57,9 +58,13 @@ def check_file(library: SkillLibrary, skill: Skill, path: str, ctx: CallContext)
     """Raise an exception unless the caller of a tool may read the file `path` of a skill.
 
     Raises:
-        PolicyDenied: The caller may not read the file.
+        PolicyDenied: The scopes of the caller do not allow the file.
+        ToolFailed: The file does not exist for the caller, by its roles or Cedar policies.
     """
-    if isinstance(verdict := SkillRights(library, library.index, ctx.as_caller()).judge(skill, path), Reject):
+    verdict = SkillRights(library, library.index, ctx.as_caller()).judge(skill, path)
+    if is_hidden(verdict):
+        raise ToolFailed(f"Skill {skill.name!r} has no file {one_line(path, 200)!r}. List its files with resource_name \".\".")
+    if isinstance(verdict, Reject):
         raise PolicyDenied(verdict.reason, rule=verdict.rule, subject=skill.id)
 
 

@@ -19,6 +19,7 @@ import anyio.to_thread
 
 from gateway.errors import NotFound, SkillError, ToolFailed
 from gateway.json_types import JsonObject
+from gateway.policy.caller_rights import Rights
 from gateway.policy.decision import PASS
 from gateway.skills.index import SkillIndex, children, file_uri
 from gateway.skills.library import SkillLibrary
@@ -161,18 +162,18 @@ class LoadSkill:
             annotations=_ANNOTATIONS,
         )
 
-    def description_for(self, scopes: Sequence[str] | None, named: Sequence[str] = ()) -> str:
+    def description_for(self, rights: Rights | None, named: Sequence[str] = ()) -> str:
         """Return the tool's description for one caller, with a list of skills.
 
-        The list has the skills in `named` or, if `named` is empty, the skills that the caller may read. `scopes` are the scopes of the
-        caller's API key; `None` allows all skills.
+        The list has the skills in `named` or, if `named` is empty, the skills that the caller may read by its
+        `rights`; `None` allows all skills.
         """
         if named:
             skills = skills_named(self._index, named)
             return f"{_LOAD}\n{catalogue(self._index, [skill for skill in self._index.for_models if skill.key in skills])}"
-        if scopes is None:
+        if rights is None:
             return str(self.definition.description)
-        shown = [skill for skill in self._index.for_models if self._library.judge(skill, MANIFEST, scopes) is PASS]
+        shown = [skill for skill in self._index.for_models if self._library.judge(skill, MANIFEST, rights) is PASS]
         return f"{_LOAD}\n{catalogue(self._index, shown)}"
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:

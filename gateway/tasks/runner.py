@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 import anyio
 import anyio.abc
 
+from gateway.auth.principal import Principal
 from gateway.config.models import TaskSettings
 from gateway.errors import NotFound, TaskError
 from gateway.json_types import JsonObject, JsonValue
@@ -136,6 +137,10 @@ class TaskRunner:
         if task is None or task.principal != principal:
             raise NotFound("task", "")
         return task
+
+    async def admit(self, task: Task, principal: Principal) -> None:
+        """Check that a principal with its current rights may still use the tool of its task. Raises the errors of `CallerNow`."""
+        await self._executor.caller_now(task.tool, principal)
 
     async def all_of(self, principal: str) -> list[Task]:
         """Return all stored tasks of the principal with the id `principal`, oldest first."""

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import asdict
 from typing import Any, cast
 
-from gateway.auth.principal import Principal
+from gateway.auth.principal import LOCAL, Principal
 from gateway.auth.principal_facts import facts_of, from_facts
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.metadata import IDEMPOTENCY_KEY, request_meta
@@ -61,7 +61,8 @@ def from_stored(row: TaskRow) -> CallContext:
     call = row.call
     scopes = cast("list[str] | None", call.get("scopes"))
     user = from_facts(call.get("user"))
-    named = Principal(row.principal, str(call.get("name") or ""), None if scopes is None else tuple(scopes))
+    kind = "local" if row.principal == LOCAL.id else "key"
+    named = Principal(row.principal, str(call.get("name") or ""), None if scopes is None else tuple(scopes), kind)
     return CallContext(
         CallFacts(
             principal=user if user is not None and user.id == row.principal else named,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import anyio
 
-from gateway.errors import InputUnavailable, NotFound, ToolFailed
+from gateway.errors import InputUnavailable, NotFound, PolicyDenied, ToolFailed
 from gateway.json_types import JsonObject
 from gateway.policy.metadata import TASK_META_KEY
 from gateway.tasks.inline_call import HEARTBEAT_SECONDS
@@ -85,8 +85,11 @@ class TaskTools:
             ToolFailed: The task is unknown, expired, or belongs to another principal; the error does not say which.
         """
         try:
-            return await self.runner.find(str(arguments["task_id"]), ctx.facts.principal.id)
-        except NotFound:
+            task = await self.runner.find(str(arguments["task_id"]), ctx.facts.principal.id)
+            if (rights := ctx.facts.principal.rights) is not None and rights.hides_items:
+                await self.runner.admit(task, ctx.facts.principal)
+            return task
+        except (NotFound, PolicyDenied):
             raise ToolFailed("There is no such task: the id is wrong, or the task has expired.") from None
 
 

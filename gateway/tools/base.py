@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, cast, runtime_checkable
 
 from gateway.auth.principal import Principal, is_operator
 from gateway.json_types import JsonMapping, JsonObject, JsonValue, objects_in
+from gateway.policy.caller_rights import Rights
 from gateway.policy.hidden_text import is_binary
 
 if TYPE_CHECKING:
@@ -283,8 +284,8 @@ OnChange = Callable[[ChangeKind], None]
 class DescribingTool(Protocol):
     """Protocol of a tool whose description depends on the caller, because it lists items that only some callers may use (skills)."""
 
-    def description_for(self, scopes: Sequence[str] | None, named: Sequence[str] = ()) -> str:
-        """Return the description for a caller whose API key has these `scopes` (`None`: no restriction).
+    def description_for(self, rights: Rights | None, named: Sequence[str] = ()) -> str:
+        """Return the description for a caller with these `rights` (`None`: no restriction).
 
         For the model of an agent, `named` are the skills that the agent's file names.
         """

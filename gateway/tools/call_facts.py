@@ -31,6 +31,9 @@ class Provenance:
     The surrounding agent and workflow files contain these values. Each item is a pair of argument name and value: a constant of a workflow,
     or `skill_name` and the name of a skill.
     """
+    runs_as_caller: bool = False
+    """Whether the file of the surrounding agent or workflow has `runs-as: caller`. Then nothing in the file is exempt from the caller's
+    rights."""
     shows_errors: bool = True
     """Whether the caller receives the text of a Python function's unexpected exception. In an agent's run, the agent's file decides."""
     step_key: str = ""

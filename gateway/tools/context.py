@@ -11,7 +11,7 @@ import dataclasses
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 import anyio
 
@@ -393,10 +393,24 @@ class CallContext:
     def named_in_file(self, constants: frozenset[tuple[str, str]]) -> CallContext:
         """Return the context of a call with `constants` from a workflow's file. The scopes of the caller's API key do not apply to them.
 
-        Each constant is a pair of argument name and value.
+        Each constant is a pair of argument name and value. With `runs-as: caller`, they apply.
         """
         came = self.facts.provenance
+        if came.runs_as_caller:
+            return self
         return self._with_provenance(dataclasses.replace(came, named_in_files=came.named_in_files | constants))
+
+    def for_file(self, runs_as: Literal["file", "caller"]) -> CallContext:
+        """Return the context for a run of an agent or workflow whose file has this `runs-as`.
+
+        With `caller`, the calls of the run need the rights of the original caller in addition to being named in the file.
+        """
+        base = self.as_caller() if runs_as == "caller" else self
+        came = base.facts.provenance
+        if came.runs_as_caller == (runs_as == "caller"):
+            return base
+        named = frozenset[tuple[str, str]]() if runs_as == "caller" else came.named_in_files
+        return base._with_provenance(dataclasses.replace(came, runs_as_caller=runs_as == "caller", named_in_files=named))
 
     def as_step(self, durable: DurablePort | None, key: str) -> CallContext:
         """Return the context of a call that is a step of a durable task. Servers receive the step's `key` as an idempotency key."""

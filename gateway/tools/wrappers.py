@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from gateway.json_types import JsonObject
+from gateway.policy.caller_rights import Rights
 from gateway.tools.base import DescribingTool, NamedTool, Tool, ToolOutcome
 from gateway.tools.context import CallContext
 
@@ -38,13 +39,13 @@ class RenamedTool:
         """Call the wrapped tool."""
         return await self.inner.call(arguments, ctx)
 
-    def described(self, scopes: Sequence[str] | None, named: Sequence[str]) -> RenamedTool:
-        """Return this tool with the description for a caller whose API key has these `scopes` (`None`: no restriction).
+    def described(self, rights: Rights | None, named: Sequence[str]) -> RenamedTool:
+        """Return this tool with the description for a caller with these `rights` (`None`: no restriction).
 
         For the model of an agent, `named` are the skills that the agent's file names.
         """
         tool, shown = self.inner, self.definition
-        if not isinstance(tool, DescribingTool) or (description := tool.description_for(scopes, named)) == (shown.description or ""):
+        if not isinstance(tool, DescribingTool) or (description := tool.description_for(rights, named)) == (shown.description or ""):
             return self
         copy = RenamedTool(tool, shown.name)
         copy.definition = dataclasses.replace(shown, description=description)

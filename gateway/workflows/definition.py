@@ -228,6 +228,8 @@ class WorkflowFile(Closed):
     """A workflow in Python as `package.module:name`: a `Workflow`, a `@workflow` function, or a function that returns one of these."""
     task: TaskSupport = "optional"
     """Whether clients may (`optional`), must (`required`) or cannot (`never`) run the workflow in the background."""
+    runs_as: Literal["file", "caller"] = Field(default="file", alias="runs-as")
+    """`file`: a run may use everything that the file names, whoever calls the workflow. `caller`: only what the caller may use, too."""
 
     @property
     def python_references(self) -> set[str]:

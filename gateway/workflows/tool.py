@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.errors import ToolFailed, WorkflowFailed
 from gateway.gate.concurrency import Limiter
+from gateway.gate.own_tools import admitted
 from gateway.json_types import JsonObject
 from gateway.sdk import load
 from gateway.tools.base import Complete, Tool, ToolDefinition
@@ -78,7 +79,7 @@ class WorkflowTool:
         filled.update(arguments)
         narrator = RunNarrator(ctx.ports.caller)
         guard = self._guards.guard_of(f"workflow/{file.name}") if self._guards is not None else None
-        ctx = guarded_by(ctx.named_in_file(self._constants).with_caller(narrator), guard)
+        ctx = guarded_by(ctx.for_file(file.runs_as).named_in_file(self._constants).with_caller(narrator), guard)
         workflow = await self._plan.build(await self._find_tools(ctx), ctx)
         message: Any = self._plan.prompt(filled) if file.team is not None else filled
         if self._plan.code is not None:
@@ -104,6 +105,9 @@ class WorkflowTool:
         found: dict[str, Tool] = {}
         for name, pattern in self._plan.patterns.items():
             tools = await self._toolbox.tools([pattern])
+            may_use = tools if self._plan.file.runs_as == "file" else admitted(tools, ctx.facts.principal)
+            if tools and not may_use:
+                raise WorkflowFailed(f"Executor {name!r} uses something that the caller may not use.", executor=name)
             for held in () if tools else await self._toolbox.quarantined([pattern]):
                 try:
                     await invoke(held, {}, ctx)

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from gateway.agents.definition import AgentFile
 from gateway.cli.main import cli
+from gateway.config.access_settings import AccessMember, AccessRole, AccessSettings
 from gateway.config.models import GatewayConfig, HttpServer, SecretCommand, SseServer, StdioServer
 from gateway.config.policies import ArgumentRule, AuthorizationCode, ClientCredentials, SourcePolicy, ToolOverride
 from gateway.config.schedule_settings import ScheduledCall
@@ -44,6 +45,9 @@ def all_config_keys() -> dict[str, set[str]]:
         (HttpServer, "mcpServers.<name>."),
         (SseServer, "mcpServers.<name>."),
         (StdioServer, "mcpServers.<name>."),
+        (AccessSettings, "access."),
+        (AccessRole, "access.roles.<role>."),
+        (AccessMember, "access.roles.<role>.members."),
         (ScheduledCall, "tasks.schedules.<name>."),
         (SecretCommand, "secrets.<name>."),
         (SourcePolicy, "policies.<source>."),

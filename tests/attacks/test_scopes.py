@@ -16,8 +16,9 @@ import pytest
 from gateway.auth.api_keys import KeyStore
 from gateway.auth.principal import Principal
 from gateway.errors import StorageError
+from gateway.policy.caller_rights import is_admin
 from gateway.policy.decision import PASS
-from gateway.policy.scopes import is_admin, judge_scope, scope_problem
+from gateway.policy.scopes import judge_scope, scope_problem
 from gateway.storage.record_types import AuditEntry
 from tests.cli.processes import moongate
 from tests.fakes.inside import gateway_inside, raw_inside

@@ -12,7 +12,9 @@ from typing import Literal
 from tests.architecture.documents import DOCUMENTS
 from tests.architecture.sources import name_of
 
-Kind = Literal["walkthrough", "commands", "configuration", "arguments", "program", "file", "output", "navigation", "layers", "none"]
+Kind = Literal[
+    "walkthrough", "commands", "configuration", "arguments", "program", "file", "output", "navigation", "layers", "access", "none"
+]  # fmt: skip
 
 WALKTHROUGHS = ("docs/first-gateway.md", "docs/team-servers.md", "docs/audit.md", "docs/own-tools.md", "docs/three-gateways.md")
 """Pages that `test_walkthroughs` and `test_three_gateways` follow from top to bottom."""
@@ -22,6 +24,7 @@ NOT_EXECUTED = {
     "git clone ": "needs the network",
     "make -C moongate run": "is `make run` in the clone",
     "make run": "serves until it is stopped; tests/interaction/test_bundled.py starts its script",
+    "moongate policy test ": "needs a table; tests/docs/test_access_page.py runs it",
     "npx ": "a published program; tests/accept runs it, and test_command_blocks the gateway that it starts",
     "docker ": "needs Docker",
     "temporal ": "a program of Temporal; tests/tasks/test_temporal.py starts its server",
@@ -64,6 +67,8 @@ class CodeBlock:
             return "none"
         if self.page == "CONTRIBUTING.md":
             return "layers" if self.language == "text" else None
+        if self.page == "docs/access.md" and self.language in ("yaml", "cedar"):
+            return "access"
         if self.language == "json":
             return "arguments" if '"task":' in self.body else "configuration"
         return _KINDS.get(self.language)

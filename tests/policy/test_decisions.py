@@ -11,6 +11,7 @@ from gateway.auth.principal import Principal
 from gateway.config.policies import SourcePolicy
 from gateway.json_types import JsonObject
 from gateway.policy.argument_policy import ArgumentPolicy
+from gateway.policy.caller_rights import is_admin
 from gateway.policy.decision import PASS, Reject
 from gateway.policy.explain import explain_call
 from gateway.policy.input_answers import answer_problem
@@ -27,7 +28,7 @@ from gateway.policy.labels import (
 from gateway.policy.pin_check import PinFinding, PinMode, judge_pins, pin_digest, pinned_form
 from gateway.policy.quoting import quote_text
 from gateway.policy.root_policy import Protected, judge_root, remark_root
-from gateway.policy.scopes import covers_source, is_admin, judge_scope, scope_problem
+from gateway.policy.scopes import covers_source, judge_scope, scope_problem
 from gateway.policy.shaping import FRAMEWORK_NAMES
 from gateway.policy.task_scheduling import choose_next
 from gateway.policy.tool_policy import hidden_by

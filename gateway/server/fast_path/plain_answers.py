@@ -164,7 +164,8 @@ class PlainAnswers:
         whole = catalog.wire_tools() if kind == "tools" else catalog.wire(kind)
         is_own = kind == "tools" and catalog.disclosure is not None and bool(catalog.disclosure.names)
         is_modern = session_id is None
-        key = (kind, principal.scopes, catalog.reviews(principal), bool(request.via), is_loop, request.cursor, is_modern, is_resumable)
+        rights = None if principal.rights is None else principal.rights.key
+        key = (kind, rights, catalog.reviews(principal), bool(request.via), is_loop, request.cursor, is_modern, is_resumable)
         kept = None if is_own else self._pages.get(key)
         if kept is not None and kept[0] is whole:
             self._pages.move_to_end(key)

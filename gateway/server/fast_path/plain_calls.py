@@ -19,6 +19,7 @@ from gateway.catalog import Catalog
 from gateway.errors import NotFound
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.caller_rights import is_hidden
 from gateway.policy.metadata import request_meta
 from gateway.protocol import MODERN_PROTOCOL_VERSIONS, PROTOCOL_VERSION_META_KEY, SERVER_INFO_META_KEY
 from gateway.server.calls import CallHandler, add_server_info, is_plain_result, to_wire
@@ -189,7 +190,7 @@ class PlainCalls:
         meta: JsonValue = params.get("_meta", _NOTHING)
         if key in self._in_session or (meta is not _NOTHING and not _is_plain_meta(meta, has_envelope=False)):
             return None
-        tool = self._tool(params["name"])
+        tool = self._tool(params["name"], principal)
         if tool is None:
             return None
         clock, deferred = LateClock(HAND_OVER_SECONDS), DeferredCaller()
@@ -251,7 +252,7 @@ class PlainCalls:
         The SDK must serve it if the tool needs the SDK, or if the tool may request input and the client supports such requests.
         `forwarded` is the part of the request's `_meta` that is sent on to the tool's server.
         """
-        tool = self._tool(params["name"])
+        tool = self._tool(params["name"], principal)
         if tool is None or (tool.definition.may_request_input and client.facts.client.takes_input_requests):
             return None
         clock = LateClock(HAND_OVER_SECONDS)
@@ -279,8 +280,11 @@ class PlainCalls:
             return None
         return KnownClient(meta, self._parts.clients.template(profile, takes_tasks=declares_tasks(profile))), request_meta(meta)
 
-    def _tool(self, name: str) -> GuardedTool | None:
-        """Return the tool with the exposed name `name`; `None` if it does not exist, or must not be called without the MCP SDK."""
+    def _tool(self, name: str, principal: Principal) -> GuardedTool | None:
+        """Return the tool with the exposed name `name`; `None` if it must not be called without the MCP SDK, or does not exist.
+
+        A tool does not exist for a caller from whom it is hidden. The SDK also serves calls for which the caller's roles need an approval.
+        """
         try:
             tool = self._parts.catalog.find(name)
         except NotFound:
@@ -290,7 +294,11 @@ class PlainCalls:
             if len(self._known_tools) > MAX_KNOWN_TOOLS:
                 self._known_tools.clear()
             known = self._known_tools[name] = (tool, _is_supported(tool))
-        return tool if known[1] else None
+        if not known[1]:
+            return None
+        if principal.rights is not None and ((decision := tool.decide(principal)).needs_approval or is_hidden(decision.verdict)):
+            return None
+        return tool
 
     # -- answering -----------------------------------------------------------------------------------------------
 

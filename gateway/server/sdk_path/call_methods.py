@@ -17,6 +17,7 @@ from gateway.server.clients import Clients, RequestContext, is_modern, scope_of_
 from gateway.server.in_flight import InFlightCall, call_in
 from gateway.server.parked import ParkedCalls
 from gateway.server.sdk_path.wire_caller import WireCaller, is_sdk_result
+from gateway.server.visible_tools import seek_visible
 from gateway.tools.base import Complete, ToolOutcome
 from gateway.tools.context import CallContext
 
@@ -60,7 +61,7 @@ class CallMethods:
         return to_wire(outcome, modern=modern)
 
     async def _leg(self, ctx: RequestContext, name: str, call: CallContext, caller: WireCaller) -> ToolOutcome:
-        tool = await self._catalog.seek(name)
+        tool = await seek_visible(self._catalog, name, call.facts.principal)
         arguments = cast("JsonObject", (ctx.params or {}).get("arguments") or {})
         return await (self._calls.run if is_modern(ctx) else self._calls.run_legacy)(tool, arguments, call, caller)
 

@@ -107,7 +107,7 @@ class ListenStreams:
                 async with anyio.create_task_group() as tasks:
                     for uri in uris:
                         tasks.start_soon(watch, uri)
-            if call.facts.principal.scopes is not None:  # else it would get updates of resources that only other callers may watch
+            if call.facts.principal.rights is not None:  # else it would get updates of resources that only other callers may watch
                 accepted = params.notifications.model_copy(update={"resource_subscriptions": watched})
                 params = params.model_copy(update={"notifications": accepted})
             async with self._tasks.on_stream(ctx, params) as inner:

@@ -25,6 +25,7 @@ from gateway.server.clients import Clients, RequestContext, is_modern, principal
 from gateway.server.sdk_path.wire_caller import WireCaller
 from gateway.server.task_calls import TaskHandler, declares_tasks, lacks_tasks
 from gateway.server.task_wire import legacy_task, modern_state
+from gateway.server.visible_tools import seek_visible
 from gateway.tasks.task import Task
 from gateway.tools.base import TaskMethod, complete_result
 from gateway.tools.context import CallContext
@@ -77,14 +78,14 @@ class TaskMethods:
         if ctx.method != "tools/call" or is_modern(ctx) or not isinstance(raw.get("task"), dict):
             return await call_next(ctx)
         params = CallToolRequestParams.model_validate(raw)
+        call = self._clients.context(ctx, WireCaller(ctx))
         try:
-            tool = await self._catalog.seek(params.name)
+            tool = await seek_visible(self._catalog, params.name, call.facts.principal)
         except NotFound:
             return await call_next(ctx)
         if tool.definition.task_by == "nobody" and tool.rules.denied is None:
             raise RpcError(METHOD_NOT_FOUND, f"Tool {params.name!r} cannot run as a task.")
         arguments = cast("JsonObject", raw.get("arguments") or {})
-        call = self._clients.context(ctx, WireCaller(ctx))
         if isinstance(tool.check(arguments, call.facts.principal), Reject):
             return await call_next(ctx)
         ttl = cast("JsonMapping", raw["task"]).get("ttl")
@@ -189,4 +190,6 @@ class TaskMethods:
     async def _list(self, ctx: RequestContext, params: PaginatedRequestParams | None) -> JsonObject:
         if is_modern(ctx):
             raise RpcError(METHOD_NOT_FOUND, "Method not found", ctx.method)
-        return {"tasks": [legacy_task(task) for task in await self._handler.runner.all_of(principal_of(ctx).id)]}
+        principal = principal_of(ctx)
+        tasks = await self._handler.runner.all_of(principal.id)
+        return {"tasks": [legacy_task(task) for task in tasks if await self._handler.is_visible(task, principal)]}
