@@ -11,8 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from pathlib import Path
-from socket import gethostname, socket
+from socket import socket
 from typing import TYPE_CHECKING
 
 import anyio
@@ -21,8 +20,8 @@ from anyio.abc import TaskGroup
 from gateway import __version__
 from gateway.access.principal_rights import Access
 from gateway.app.kept_results import build_result_store
+from gateway.app.key_stores import access_tokens, key_file, open_keys
 from gateway.app.local_builder import LocalBuilder
-from gateway.auth.api_keys import ApiKeys, KeyStore
 from gateway.auth.known_callers import Callers
 from gateway.catalog import Catalog
 from gateway.catalog.configured_sources import ConfigurationChanges, ConfiguredSources
@@ -39,7 +38,6 @@ from gateway.chat.model_access import Models
 from gateway.config.load import LoadedConfig
 from gateway.config.reload import Reloader
 from gateway.config.watch import FileWatch
-from gateway.errors import StorageError, StorageUnusable
 from gateway.gate.acceptance import Acceptance
 from gateway.gate.approvals import Approvals
 from gateway.gate.approvers import Approvers
@@ -79,8 +77,6 @@ from gateway.wire.heap import Heap
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
-    from gateway.auth.access_tokens import AccessTokens
-    from gateway.config.auth_settings import InboundAuthSettings
     from gateway.server.certificate import ServerCertificate
     from gateway.skills.index import SkillIndex
 
@@ -172,7 +168,7 @@ class Gateway:
         records = Records(state, audit_days=kept.audit_days, url=kept.url, gateway=configuration_of(own_id))
         self._stack.push_async_callback(records.aclose)
         self.feed = ChangeFeed(records.database)
-        self._callers = Callers(await _open_keys(records, self.feed, _key_file(loaded), kept.url), _access_tokens(config.server.auth))
+        self._callers = Callers(await open_keys(records, self.feed, key_file(loaded), kept.url), access_tokens(config.server.auth))
         self._stack.callback(audit(self.events, records))  # until the gateway exits
         self.journal = await open_journal(config.audit, records, state)
         standing_days = config.server.standing_approval_days
@@ -417,7 +413,7 @@ class Gateway:
 
         server = self.loaded.config.server
         self.journal.endpoint = server.http.path
-        await self._callers.keys.take_over(_key_file(self.loaded))
+        await self._callers.keys.take_over(key_file(self.loaded))
         check_bind(host, self._callers.keys, server.auth)
         certificate = await self._certificate()
         raise_open_files(server.http)
@@ -474,38 +470,3 @@ class Gateway:
         if (reloader := self._sources.reloader) is not None:
             reloader.on_hangup = certificate.read_again
         return certificate
-
-
-def _key_file(loaded: LoadedConfig) -> Path:
-    return state_dir(loaded.config.storage.dir) / "keys.json"
-
-
-def _access_tokens(auth: InboundAuthSettings) -> AccessTokens | None:
-    """Return the object that checks access tokens; `None` if the gateway accepts none. Raises `ConfigError`."""
-    if not auth.issuers:
-        return None
-    from gateway.auth.access_tokens import AccessTokens
-
-    return AccessTokens(auth)
-
-
-async def _open_keys(records: Records, feed: ChangeFeed, file: Path, url: str | None) -> ApiKeys:
-    """Return the API keys: those in `file` or, if gateways share a database server, those in the database, which are loaded now.
-
-    Raises:
-        StorageError: The database cannot be used, or its gateways use another installation key.
-    """
-    if url is None:
-        return KeyStore(file)
-    from gateway.auth.key_rows import DatabaseKeys
-
-    keys = DatabaseKeys(records.database, feed)
-    try:
-        await keys.start()
-    except StorageError as error:
-        if not (isinstance(error, StorageUnusable) and error.passes):  # the other gateways report why this one does not start
-            from gateway.storage.refused_replicas import record_refusal
-
-            await anyio.to_thread.run_sync(record_refusal, url, gethostname(), __version__, str(error))
-        raise
-    return keys

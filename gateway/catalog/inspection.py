@@ -63,6 +63,16 @@ class Inspection:
         mask = self._sources.mask.mask
         return [dataclasses.replace(status, error=mask(status.error)) if status.error else status for status in statuses]
 
+    def load(self) -> Load:
+        """Return the numbers of running and waiting calls of each source, and whether the gateway can use it."""
+        limits = [(listing.entry.source.id, listing.gate.limiter) for listing in self._catalog.listings]
+        states = [status for status in self.sources() if status.state != "disabled"]
+        return {
+            "moongate.source.ready": [(int(s.state in ("ready", "idle")), {"source": s.name}) for s in states],
+            "moongate.calls.running": [(limit.held, {"source": source}) for source, limit in limits if limit is not None],
+            "moongate.calls.queued": [(limit.waiting, {"source": source}) for source, limit in limits if limit is not None],
+        }
+
     def seen(self, viewer: Principal) -> tuple[list[SourceStatus], list[str]]:
         """Return the status of each source, and the problems of the gateway, as far as a principal may see them.
 
@@ -75,16 +85,6 @@ class Inspection:
         count = self._catalog.count
         shown = [seen_status(status, rights, count(status.name, viewer)) for status in statuses if not rights.hides(status.name)]
         return shown, self.problems() if rights.is_operator else []
-
-    def load(self) -> Load:
-        """Return the numbers of running and waiting calls of each source, and whether the gateway can use it."""
-        limits = [(listing.entry.source.id, listing.gate.limiter) for listing in self._catalog.listings]
-        states = [status for status in self.sources() if status.state != "disabled"]
-        return {
-            "moongate.source.ready": [(int(s.state in ("ready", "idle")), {"source": s.name}) for s in states],
-            "moongate.calls.running": [(limit.held, {"source": source}) for source, limit in limits if limit is not None],
-            "moongate.calls.queued": [(limit.waiting, {"source": source}) for source, limit in limits if limit is not None],
-        }
 
     def problems(self) -> list[str]:
         """Return a text for each problem that keeps the gateway from using its configuration or lock file as written, secrets masked."""

@@ -15,7 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from gateway.auth.principal import Principal
 from gateway.errors import GatewayError, mask_secrets
@@ -161,6 +161,14 @@ class GatedCall(ABC, Generic[OutcomeT]):
             if self.rule:
                 fields = {**fields, **journal.describe(self.ctx)}
         services.events.emit(kind, source=source, name=self.name, principal=self.ctx.facts.principal.id, fields=fields)
+
+    def report_change(self) -> None:
+        """Emit the event `call.audited`, which the audit log always records, because the call may have changed something."""
+        services, fields = self.gate.services, cast("JsonObject", {"outcome": self.outcome})
+        if services.journal is not None:
+            fields |= services.journal.describe(self.ctx, self.size)
+        principal = self.ctx.facts.principal.id
+        services.events.emit("call.audited", source=self.gate.source, name=self.name, principal=principal, fields=fields)
 
     def mask(self, error: Exception) -> None:
         """Remove secrets from the text of `error`, in place, if it is a `GatewayError`. Other exceptions are not changed."""

@@ -32,7 +32,7 @@ from gateway.gate.approvals import Grant
 from gateway.gate.pipeline import GatedCall, OutcomeT, SourceGate, pass_gate
 from gateway.gate.published import description_for
 from gateway.gate.recorded import record_call
-from gateway.gate.refusals import failed_result, noted_names, refusal, with_dropped
+from gateway.gate.refusals import failed_result, noted_names, outcome_bytes, refusal, with_dropped
 from gateway.gate.results import HelperResult, Judged, ResultOrigin, judge_large, judge_small
 from gateway.gate.tool_rules import ToolRules
 from gateway.json_types import JsonObject
@@ -40,7 +40,7 @@ from gateway.policy.approval_policy import RULE as APPROVAL_RULE
 from gateway.policy.caller_rights import ALLOWED, Decision, Rights, is_hidden
 from gateway.policy.decision import Reject, Rewrite, Verdict
 from gateway.policy.hidden_text import may_hide, strip_value
-from gateway.policy.result_limits import MOST_COUNTED, judge_input_request, measure_bytes
+from gateway.policy.result_limits import MOST_COUNTED, judge_input_request
 from gateway.policy.scopes import OWN_SOURCE
 from gateway.tools.base import Complete, InputRequired, Releasable, TaskMethod, TaskStarted, TaskTool, Tool, ToolOutcome
 from gateway.tools.context import CallContext
@@ -409,22 +409,19 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         """Return a result with `isError`, which names the time limit that the call exceeded and its policy key."""
         self.outcome = "timeout"
         key = "tasks.maxWaitSeconds" if self.ctx.facts.in_task else "timeoutSeconds"
-        text = f"Timed out after {self.seconds:g} s and was cancelled; it may have taken effect."
         fix = f"Ask for less in one call, or have the operator raise `{key}` of {self.gate.source!r}."
-        return Complete.text(f"{text} {fix}", is_error=True)
+        return Complete.text(f"Timed out after {self.seconds:g} s and was cancelled; it may have taken effect. {fix}", is_error=True)
 
     def complete(self, outcome: ToolOutcome) -> ToolOutcome:
         """Add the names of removed arguments to the outcome. If an approved call requests input, add a code that proves the approval."""
-        if self.gate.services.journal is not None and isinstance(outcome, Complete):
-            encoded = outcome.encoded
-            self.size = measure_bytes(outcome.result, 1 << 62) if encoded is None else sum(map(len, encoded))
+        if self.gate.services.journal is not None:
+            self.size = outcome_bytes(outcome)
         if self._grant is not None:
             outcome = self._grant.sealed(outcome)
         return with_dropped(outcome, self.dropped) if self.dropped else outcome
 
     def end(self) -> None:
         """Emit the event that the round ended. If the call finished and `ToolRules.is_audited`, also emit the event `call.audited`."""
-        services, source = self.gate.services, self.gate.source
         fields: JsonObject = {"outcome": self.outcome, "milliseconds": self.milliseconds}
         if self.rule:
             fields["rule"] = self.rule
@@ -433,16 +430,12 @@ class ToolCall(_ToolRequest[ToolOutcome]):
         if self._is_shortened:
             fields["shortened"] = True
         if self.dropped:
-            fields["dropped"] = noted_names(self.dropped)
-            fields["droppedCount"] = len(self.dropped)
-        journal = services.journal
-        if journal is not None and journal.has_rules:
-            journal.apply_rules(source, self._tool.definition.name, self.arguments, fields)
+            fields |= {"dropped": noted_names(self.dropped), "droppedCount": len(self.dropped)}
+        if (journal := self.gate.services.journal) is not None and journal.has_rules:
+            journal.apply_rules(self.gate.source, self._tool.definition.name, self.arguments, fields)
         self.report(self.kind, fields)
         if self._rules.is_audited and self.kind == "call.finished":
-            described = {} if journal is None else journal.describe(self.ctx, self.size)
-            principal, audited = self.ctx.facts.principal.id, {"outcome": self.outcome, **described}
-            services.events.emit("call.audited", source=source, name=self.name, principal=principal, fields=audited)
+            self.report_change()
 
 
 class TaskCall(_ToolRequest[JsonObject]):

@@ -21,6 +21,6 @@ async def seek_visible(catalog: Catalog, exposed_name: str, principal: Principal
     """
     tool = await catalog.seek(exposed_name)
     if principal.rights is not None and is_hidden(verdict := tool.admit(principal)):
-        audit_refusal(tool.gate, exposed_name, principal.id, verdict.rule)
+        await audit_refusal(tool.gate, exposed_name, principal, verdict.rule)
         raise NotFound("tool", exposed_name)
     return tool
