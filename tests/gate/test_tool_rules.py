@@ -17,6 +17,8 @@ from gateway.gate.concurrency import ActiveCalls, Limiter
 from gateway.gate.refusals import DROPPED_META_KEY, RULE_META_KEY
 from gateway.gate.results import ResultRules
 from gateway.json_types import JsonObject
+from gateway.policy.caller_rights import Rights
+from gateway.policy.scopes import ScopeRights
 from gateway.storage.result_folder import FolderResults
 from gateway.tools.base import Complete, InputRequired, TaskStarted, ToolDefinition, ToolOutcome
 from gateway.tools.call_facts import CallFacts
@@ -150,17 +152,20 @@ async def test_removed_argument_names_of_refused_call_are_logged(caplog: pytest.
 class Described(FakeTool):
     """A tool whose description depends on the caller."""
 
-    def description_for(self, scopes: Sequence[str] | None, named: Sequence[str] = ()) -> str:
-        return f"For {', '.join(scopes or ())}."
+    def description_for(self, rights: Rights | None, named: Sequence[str] = ()) -> str:
+        return "For all." if rights is None else f"For {rights.key}."
+
+
+DOCS = ScopeRights(("docs",))
 
 
 def test_description_depends_on_scopes_unless_policy_sets_it() -> None:
     wire: JsonObject = {"name": "docs__read", "description": "Read a file."}
     plain, described = FakeTool(returning(Complete.text(""))), Described(returning(Complete.text("")))
-    assert guarded(plain).described(wire, ["docs"]) is wire
-    assert guarded(described).described(wire, ["docs"]) == {"name": "docs__read", "description": "For docs."}
+    assert guarded(plain).described(wire, DOCS) is wire
+    assert guarded(described).described(wire, DOCS) == {"name": "docs__read", "description": f"For {DOCS.key}."}
     gate = rules_of(described.definition, overrides={"read": {"description": "Mine."}})
-    assert guarded(described, gate).described(wire, ["docs"]) is wire
+    assert guarded(described, gate).described(wire, DOCS) is wire
 
 
 async def test_key_without_scope_is_refused_before_tool_runs() -> None:
