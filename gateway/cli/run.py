@@ -282,7 +282,7 @@ async def _serve(
         async with running(follow.loaded, follow.acceptance, endpoint) as gateway, anyio.create_task_group() as tasks:
             _collect_from_here()
             if logs is not None:
-                gateway.journal.export_to(logs.send)
+                gateway.journal.export_to(logs.export)
             if metrics is not None:
                 tasks.start_soon(_serve_metrics, metrics, gateway)
             elif OBSERVABILITY_SETTINGS.enable_instrumentation:

@@ -19,12 +19,14 @@ from gateway.config.audit_settings import ArgumentForm, AuditSettings
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.audit_policy import recorded_arguments, rule_for
 from gateway.policy.metadata import VIA_KEY, via_of
+from gateway.policy.result_limits import measure_bytes
 from gateway.storage.audit_writer import AuditWriter
 from gateway.storage.record_types import AuditEntry
 from gateway.storage.records import Records
 from gateway.storage.state_folder import StateFolder
 from gateway.telemetry.call_counts import CallCounts
 from gateway.telemetry.gateway_load import Load
+from gateway.tools.base import Complete, ToolOutcome
 from gateway.tools.context import NO_RUN, CallContext
 from gateway.tools.toolbox import guard_in
 
@@ -98,6 +100,14 @@ class CallJournal:
             self._writer.note_call(call)
         if counts is not None:
             counts.note(call)
+
+    @staticmethod
+    def size_of(outcome: ToolOutcome) -> int | None:
+        """Return the bytes of a result as JSON, estimated if its JSON is unknown; `None` for another outcome."""
+        if not isinstance(outcome, Complete):
+            return None
+        encoded = outcome.encoded
+        return measure_bytes(outcome.result, 1 << 62) if encoded is None else sum(map(len, encoded))
 
     def apply_rules(self, source: str, tool: str, arguments: JsonMapping, fields: JsonObject) -> None:
         """Add to `fields` what the rules of the section `audit` need or request: the tool's name at its source, and arguments."""

@@ -1,4 +1,4 @@
-"""Builds results of refused and failed calls, adds rules and removed arguments to the `_meta` of results, and measures results."""
+"""Builds results of refused and failed calls. Adds the rule that refused a call, or removed arguments, to the `_meta` of results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import cast
 
 from gateway.errors import GatewayError, PolicyDenied, StorageUnusable, text_for_caller
 from gateway.json_types import JsonObject, JsonValue
-from gateway.policy.result_limits import measure_bytes
 from gateway.tools.base import Complete, ToolOutcome
 
 logger = logging.getLogger(__name__)
@@ -47,14 +46,6 @@ def failed_result(error: Exception, name: str, source: str) -> Complete:
     logger.error("tool failed tool=%s source=%s", name, source, exc_info=error)
     text = f"Tool {name!r} failed with an internal error; the operator finds the details in the gateway's log."
     return Complete.text(text, is_error=True)
-
-
-def outcome_bytes(outcome: ToolOutcome) -> int | None:
-    """Return the bytes of a result as JSON, estimated if its JSON is unknown; `None` for an outcome that is no result."""
-    if not isinstance(outcome, Complete):
-        return None
-    encoded = outcome.encoded
-    return measure_bytes(outcome.result, 1 << 62) if encoded is None else sum(map(len, encoded))
 
 
 def with_dropped(outcome: ToolOutcome, dropped: tuple[str, ...]) -> ToolOutcome:

@@ -32,7 +32,7 @@ from gateway.gate.approvals import Grant
 from gateway.gate.pipeline import GatedCall, OutcomeT, SourceGate, pass_gate
 from gateway.gate.published import description_for
 from gateway.gate.recorded import record_call
-from gateway.gate.refusals import failed_result, noted_names, outcome_bytes, refusal, with_dropped
+from gateway.gate.refusals import failed_result, noted_names, refusal, with_dropped
 from gateway.gate.results import HelperResult, Judged, ResultOrigin, judge_large, judge_small
 from gateway.gate.tool_rules import ToolRules
 from gateway.json_types import JsonObject
@@ -414,8 +414,8 @@ class ToolCall(_ToolRequest[ToolOutcome]):
 
     def complete(self, outcome: ToolOutcome) -> ToolOutcome:
         """Add the names of removed arguments to the outcome. If an approved call requests input, add a code that proves the approval."""
-        if self.gate.services.journal is not None:
-            self.size = outcome_bytes(outcome)
+        if (journal := self.gate.services.journal) is not None:
+            self.size = journal.size_of(outcome)
         if self._grant is not None:
             outcome = self._grant.sealed(outcome)
         return with_dropped(outcome, self.dropped) if self.dropped else outcome

@@ -76,7 +76,7 @@ class AuditLogs:
         )
         self._logger = self._provider.get_logger(SCOPE)
 
-    async def send(self, entries: Sequence[Entry]) -> None:
+    async def export(self, entries: Sequence[Entry]) -> None:
         """Queue entries to be sent. Refusals have the severity WARN, all others INFO."""
         from opentelemetry._logs import SeverityNumber
 
