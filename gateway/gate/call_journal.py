@@ -58,6 +58,8 @@ class CallJournal:
         self._key = key
         self._records_local = settings.calls == "all"
         self._records = settings.calls != "none" and writer is not None
+        self.notes_local = self._records and self._records_local
+        """Whether calls of the local user are recorded or counted. If not, `note` need not be called for them."""
         self._rules: dict[tuple[str, str], _Rules] = {}
         self.has_rules = bool(settings.arguments or settings.call_sample)
         """Whether the configuration has rules for single tools, so that calls must record what the rules need (`apply_rules`)."""
@@ -72,6 +74,7 @@ class CallJournal:
         """From now on, count the calls for metrics. Return the counts."""
         if self.counts is None:
             self.counts = CallCounts(lambda: self.endpoint)
+            self.notes_local = True
         return self.counts
 
     def export_to(self, send: Callable[[Sequence[AuditEntry]], Awaitable[None]]) -> None:

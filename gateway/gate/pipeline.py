@@ -153,11 +153,18 @@ class GatedCall(ABC, Generic[OutcomeT]):
     def end(self) -> None:
         """Emit the event (for the console and the audit log) that the call ended, with its outcome."""
 
+    @property
+    def is_noted(self) -> bool:
+        """Whether the call is recorded for the audit log or metrics when it ends."""
+        journal = self.gate.services.journal
+        return journal is not None and (journal.notes_local or self.ctx.facts.principal.kind != "local")
+
     def report(self, kind: str, fields: JsonObject) -> None:
         """Emit the event `kind`, by which the call ended, and record the call for the audit log and metrics."""
         services, source = self.gate.services, self.gate.source
         if (journal := services.journal) is not None:
-            journal.note(kind, source, self.name, self.ctx, fields, self.size)
+            if self.is_noted:
+                journal.note(kind, source, self.name, self.ctx, fields, self.size)
             if self.rule:
                 fields = {**fields, **journal.describe(self.ctx)}
         services.events.emit(kind, source=source, name=self.name, principal=self.ctx.facts.principal.id, fields=fields)

@@ -414,7 +414,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
 
     def complete(self, outcome: ToolOutcome) -> ToolOutcome:
         """Add the names of removed arguments to the outcome. If an approved call requests input, add a code that proves the approval."""
-        if (journal := self.gate.services.journal) is not None:
+        if (self.is_noted or self._rules.is_audited) and (journal := self.gate.services.journal) is not None:
             self.size = journal.size_of(outcome)
         if self._grant is not None:
             outcome = self._grant.sealed(outcome)

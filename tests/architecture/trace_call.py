@@ -25,7 +25,7 @@ from benchmarks.machine import Command, python
 from benchmarks.measures import UPSTREAM
 from tests.architecture.sources import ROOT
 
-MAX_FILES = 27
+MAX_FILES = 26
 """Most files that may execute code for one call, so that a reader can follow it."""
 
 CALLS = 8
