@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 
 from gateway.config.base_models import Model
 
-Fraction = Annotated[float, Field(ge=0, le=1)]
+Fraction = Annotated[float, Field(ge=0, le=1, strict=True)]
 ArgumentForm = Literal["keep", "hash", "omit"]
 """What the audit log has of an argument: its value, a keyed digest of its value, or nothing."""
 
