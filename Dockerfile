@@ -5,7 +5,7 @@ ARG PYTHON_IMAGE=docker.io/library/python:3.13.15-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS build
 # Extras of the package `moongate`, separated by commas.
-ARG EXTRAS=postgres,telemetry,temporal
+ARG EXTRAS=postgres,telemetry,temporal,s3,cedar
 # For a build without network: PIP_NO_INDEX=1 and PIP_FIND_LINKS=FOLDER.
 ARG PIP_NO_INDEX
 ARG PIP_FIND_LINKS

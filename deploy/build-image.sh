@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 out="$(mkdir -p "$1" && cd "$1" && pwd)"
 python="${PYTHON:-/usr/bin/python3}"
-extras="${EXTRAS:-postgres,telemetry,temporal}"
+extras="${EXTRAS:-postgres,telemetry,temporal,s3,cedar}"
 export STORAGE_DRIVER=vfs BUILDAH_ISOLATION=chroot
 storage="$(mktemp -d)"
 trap 'rm -rf "$storage"' EXIT

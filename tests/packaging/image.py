@@ -26,7 +26,7 @@ MAX_MEGABYTES = 200
 URL = "http://127.0.0.1:8765"
 START_SECONDS = 120.0
 PACKAGES = {
-    "pkg:pypi": {"mcp", "uvloop", "sqlalchemy", "psycopg", "opentelemetry-sdk", "temporalio", "moongate"},
+    "pkg:pypi": {"mcp", "uvloop", "sqlalchemy", "psycopg", "opentelemetry-sdk", "temporalio", "obstore", "cedarpy", "moongate"},
     "pkg:deb": {"libc6", "libssl3", "openssl", "ca-certificates", "dpkg"},
     "pkg:generic": {"python"},
 }
