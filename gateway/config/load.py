@@ -32,6 +32,7 @@ from gateway.config.references import NotAccepted, References
 from gateway.config.skill_folders import package_folders, vendor_folders
 from gateway.config.skill_settings import SignatureRule
 from gateway.config.suggest import did_you_mean
+from gateway.database_url import database_url_mistake
 from gateway.errors import ConfigError
 from gateway.json_types import JsonObject, JsonValue, as_object, items_of, members_of
 
@@ -268,7 +269,7 @@ def _with_own_secrets(root: JsonObject, expander: Expander, notes: list[str]) ->
     A note is added to `notes` for each of them that should be a reference and is not, and for an endpoint of results without encryption.
 
     Raises:
-        ConfigError: A reference cannot be expanded, or the installation key cannot be used.
+        ConfigError: A reference cannot be expanded, or the installation key or the database URL cannot be used.
     """
     for path, should_refer in OWN_SECRETS.items():
         *sections, key = path.split(".")
@@ -282,6 +283,8 @@ def _with_own_secrets(root: JsonObject, expander: Expander, notes: list[str]) ->
         secret = expander.secret(written, path=path)
         if path == "storage.installationKey":
             decode_installation_key(secret)
+        if path == "storage.url" and (mistake := database_url_mistake(secret)) is not None:
+            raise ConfigError(f"{path}: {mistake}.", path=path)
         root = _replaced(root, [*sections, key], secret)
     endpoint = members_of(members_of(root.get("storage")).get("s3")).get("endpoint")
     with suppress(ValueError):  # a malformed endpoint is reported by the validation

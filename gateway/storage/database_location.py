@@ -68,7 +68,7 @@ class DatabaseLocation:
             with snapshot_of_file(self.place) as connection:
                 yield connection
             return
-        with usable(self.shown, SERVER_HINT):
+        with usable(self.shown, SERVER_HINT, self.place):
             options = {**SERVER_OPTIONS, "isolation_level": "REPEATABLE READ"}
             engine = sa.create_engine(self.place, poolclass=NullPool, execution_options={"postgresql_readonly": True}, **options)
             try:

@@ -27,6 +27,7 @@ from sqlalchemy.exc import ArgumentError, DataError, IntegrityError, Programming
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
+from gateway.database_url import database_url_mistake
 from gateway.errors import StorageError, StorageUnusable
 from gateway.storage.atomic_files import locked
 from gateway.storage.file_names import DATABASE_FILE
@@ -66,6 +67,8 @@ CONNECT_SECONDS = 5
 """Timeout for connecting to a PostgreSQL server, in seconds."""
 
 _CONNECT_ARGUMENTS = {"connect_timeout": CONNECT_SECONDS, "application_name": "moongate"}
+
+_MIN_MASKED = 6
 
 LOG_SECONDS = 2.0
 """Minimum seconds between two log lines about an unusable database."""
@@ -121,7 +124,8 @@ class Database:
             raise self._failed(StorageUnusable(f"{self._shown} did not answer within {WORK_SECONDS:g} s.")) from None
         except SQLAlchemyError as error:
             passes = not isinstance(error, (DataError, IntegrityError, ProgrammingError))
-            raise self._failed(StorageUnusable(f"{self._shown} cannot be used: {reason_of(error)}. {self._hint}", passes=passes)) from None
+            reason = reason_of(error, self._engine.url)
+            raise self._failed(StorageUnusable(f"{self._shown} cannot be used: {reason}. {self._hint}", passes=passes)) from None
 
     async def change(self, statement: sa.Executable) -> int:
         """Run one statement in a separate transaction; return the number of affected rows. Raises `StorageUnusable`."""
@@ -182,9 +186,11 @@ def place_of(url: str) -> Path | URL:
     Raises:
         StorageError: The URL is invalid.
     """
+    if (mistake := database_url_mistake(url)) is not None:
+        raise StorageError(f"The database URL: {mistake}.")
     try:
         made = make_url(url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):  # SQLAlchemy raises `ValueError` for a port that is not a number
         made = None
     kind = made.get_backend_name() if made is not None else ""
     if made is None or kind not in ("sqlite", "postgresql", "postgres"):
@@ -231,7 +237,7 @@ def migrate_file(path: Path) -> list[int]:
 
 def migrate_server(url: URL) -> list[int]:
     """Create or migrate the tables on a PostgreSQL server; return the numbers of the migration steps that ran. Raises `StorageError`."""
-    with usable(shown_server(url), SERVER_HINT):
+    with usable(shown_server(url), SERVER_HINT, url):
         return _migrate(sa.create_engine(url, poolclass=NullPool, **SERVER_OPTIONS))
 
 
@@ -260,17 +266,17 @@ def shown_server(url: URL) -> str:
 
 
 @contextmanager
-def usable(shown: str, hint: str) -> Generator[None]:
+def usable(shown: str, hint: str, place: Path | URL | None = None) -> Generator[None]:
     """Context manager: convert errors of the database driver and of the file system to `StorageUnusable`.
 
-    The error contains `shown`, the name of the database, and `hint`, which says what to check.
+    The error contains `shown`, the name of the database, and `hint`, which says what to check. Secrets of the URL `place` are masked in it.
     """
     try:
         yield
     except ImportError:
         raise StorageUnusable(f"{shown} needs the PostgreSQL driver; install `moongate[postgres]`.", passes=False) from None
     except (SQLAlchemyError, sqlite3.Error, OSError) as error:
-        raise StorageUnusable(f"{shown} cannot be used: {reason_of(error)}. {hint}") from None
+        raise StorageUnusable(f"{shown} cannot be used: {reason_of(error, place)}. {hint}") from None
 
 
 def _open_server(url: URL, pool: dict[str, Any]) -> Database:
@@ -345,10 +351,22 @@ def _empty_log(connection: sa.Connection) -> None:
         connection.exec_driver_sql(f"PRAGMA busy_timeout={int(BUSY_SECONDS * 1000)}")
 
 
-def reason_of(error: Exception) -> str:
-    """Return the message of the database driver for an error, without the SQL statement and its values."""
+def reason_of(error: Exception, place: Path | URL | None = None) -> str:
+    """Return the message of the database driver for an error, without the SQL statement and its values.
+
+    The passwords in `place`, the URL of the database, are masked.
+    """
     cause = getattr(error, "orig", None) or error
-    return (cause.strerror or str(cause)) if isinstance(cause, OSError) else str(cause).partition("\n")[0]
+    reason = (cause.strerror or str(cause)) if isinstance(cause, OSError) else str(cause).partition("\n")[0]
+    for secret in _passwords(place) if isinstance(place, URL) else ():
+        reason = reason.replace(secret, "[secret]")
+    return reason
+
+
+def _passwords(url: URL) -> list[str]:
+    """Return the passwords in a URL, longest first. A shorter one than `_MIN_MASKED` is left out: masking it would hide ordinary text."""
+    named = [value for name in ("password", "sslpassword") for value in url.normalized_query.get(name, ())]
+    return sorted((text for text in (url.password or "", *named) if len(text) >= _MIN_MASKED), key=len, reverse=True)
 
 
 def storable(text: str) -> str:

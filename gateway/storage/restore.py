@@ -190,7 +190,7 @@ def _require_unopened(path: Path) -> None:
 def _restore_server(url: URL, shown: str, state: Path, manifest: Manifest, places: list[str]) -> tuple[int, list[int]]:
     connect = {**SERVER_OPTIONS["connect_args"], "application_name": "moongate restore"}
     removes = _removes(places)
-    with usable(shown, SERVER_HINT), moving(state):
+    with usable(shown, SERVER_HINT, url), moving(state):
         engine = sa.create_engine(url, poolclass=NullPool, **{**SERVER_OPTIONS, "connect_args": connect})
         try:
             with engine.begin() as connection:
