@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
 from gateway.json_types import JsonObject, JsonValue
+from gateway.storage.shared_clock import shared_now
 
 Steps = dict[str, tuple[bool, JsonValue]]
 """The recorded steps of a task: key of each step → whether the step is done, and its JSON result.
@@ -209,8 +209,8 @@ class TaskRow:
     inside the task checks the answers (`judged`), the question also has `refusals` (number of refused answers), `problem` (reason of the
     last refusal) and `used` (whether an answer was used).
     """
-    created_at: float = field(default_factory=time.time)
-    updated_at: float = field(default_factory=time.time)
+    created_at: float = field(default_factory=shared_now)
+    updated_at: float = field(default_factory=shared_now)
     gone_at: float = 0.0
     """Time at which a finished task expires and may be deleted; 0 while the task is unfinished."""
     is_cancelled: bool = False

@@ -7,8 +7,10 @@ import os
 import secrets
 import subprocess
 import sys
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +130,23 @@ async def test_task_stays_with_its_owner_and_no_replica_is_gone(site: Machines, 
                 await until_completed(wire, task["result"]["taskId"])
     assert sorted(journal.read_text().split()) == ["first"] * 2 + ["second"] * 2, "no step ran twice"
     assert "replica gone" not in (site.folder / "skewed.log").read_text()
+
+
+@pytest.mark.parametrize("offset", OFFSETS)
+async def test_times_of_a_task_are_those_of_the_shared_clock(site: Machines, offset: float) -> None:
+    (site.folder / "durable_functions.py").write_text(FUNCTIONS)
+    (site.folder / "flow.workflow.yaml").write_text(FLOW)
+    site.write(expose={"agents": ["."]})
+    with skewed_gateway(site, offset) as url:
+        async with over_http(url, "modern") as wire:
+            started = (await wire.send("tools/call", name="workflow__flow", arguments={"x": "a"}))["result"]
+            await anyio.to_thread.run_sync((site.folder / "go").touch)
+            await until_completed(wire, started["taskId"])
+            ended = (await wire.send("tasks/get", taskId=started["taskId"]))["result"]
+    for state in (started, ended):
+        for key in ("createdAt", "lastUpdatedAt"):
+            assert abs(datetime.fromisoformat(state[key]).timestamp() - time.time()) < 60, (key, state[key])
+    assert started["createdAt"] == ended["createdAt"] <= ended["lastUpdatedAt"]
 
 
 async def until_completed(wire: Wire, task: str) -> None:
