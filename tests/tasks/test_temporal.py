@@ -24,7 +24,7 @@ from gateway.tasks.engine_choice import choose_engine
 from gateway.tasks.local_engine import LocalEngine
 from gateway.tasks.temporal_names import page, workflow_id
 from tests.fakes.nursery import Child
-from tests.fakes.running import ROOT, TASK_ENGINE, free_port, temporal_tasks, write_config
+from tests.fakes.running import ROOT, TASK_ENGINE, temporal_tasks, write_config
 from tests.fakes.temporal import TemporalServer, temporal
 from tests.interaction.wire import Wire, over_http
 from tests.tasks.dying import in_a_process
@@ -78,7 +78,6 @@ HISTORIES = sorted((Path(__file__).parent / "temporal_histories").glob("*.json")
 
 SECRET = "argument-in-no-history"
 ANSWER = "answer-in-no-history"
-KEY = "tmprl-key-in-no-output"
 
 
 @pytest.fixture
@@ -150,50 +149,6 @@ async def answer(wire: Wire, task_id: str, state: dict[str, Any], **content: str
 
 
 # -- start ---------------------------------------------------------------------------------------------------------
-
-
-def run_gateway(folder: Path, temporal_section: dict[str, Any]) -> tuple[int, str, float]:
-    """Exit code, output and seconds of a gateway that should not start."""
-    tasks = {"engine": "temporal", "temporal": temporal_section}
-    path = write_config(folder, {"tasks": tasks})
-    began = time.monotonic()
-    argv = [sys.executable, "-m", "gateway", "run", "--http", f"127.0.0.1:{free_port()}", "--config", str(path)]
-    env = {**os.environ, "TEMPORAL_API_KEY": KEY}
-    ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False, env=env)
-    return ended.returncode, ended.stdout + ended.stderr, time.monotonic() - began
-
-
-@pytest.mark.temporal
-@pytest.mark.parametrize("host", ["127.0.0.1", "192.0.2.1", "no-such-host.invalid"])
-def test_unreachable_server_ends_the_start_with_host_and_reason(host: str, tmp_path: Path, temporal_server: TemporalServer) -> None:
-    address = f"{host}:{free_port()}"
-    code, output, seconds = run_gateway(tmp_path, {"address": address, "apiKey": "${env:TEMPORAL_API_KEY}"})
-    assert code != 0
-    assert f"Temporal at {address} cannot be used" in output
-    assert KEY not in output
-    assert seconds < 10 + 4, "8 s for the connection, and the start of Python"
-
-
-@pytest.mark.temporal
-def test_unknown_namespace_ends_the_start(tmp_path: Path, temporal_server: TemporalServer) -> None:
-    code, output, _ = run_gateway(tmp_path, {"address": temporal_server.address, "namespace": "nowhere"})
-    assert code != 0
-    assert f"Temporal at {temporal_server.address}: the namespace 'nowhere' does not exist there" in output
-
-
-@pytest.mark.temporal
-def test_tls_to_a_plain_server_ends_the_start(tmp_path: Path, temporal_server: TemporalServer) -> None:
-    code, output, _ = run_gateway(tmp_path, {"address": temporal_server.address, "apiKey": KEY})
-    assert code != 0
-    assert f"Temporal at {temporal_server.address} cannot be used" in output
-    assert KEY not in output
-
-
-@pytest.mark.temporal
-def test_missing_certificate_file_ends_the_start(tmp_path: Path, temporal_server: TemporalServer) -> None:
-    code, output, _ = run_gateway(tmp_path, {"address": temporal_server.address, "tls": {"ca": "missing.pem"}})
-    assert code != 0
-    assert f"tasks.temporal.tls.ca: '{tmp_path / 'missing.pem'}' cannot be read" in output
 
 
 async def test_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
