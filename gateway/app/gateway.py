@@ -441,6 +441,7 @@ class Gateway:
                 lambda: self._readiness.is_settled,
                 lambda challenge: identity.prove(challenge, endpoint.port),
                 lambda: self._is_stopping,
+                self._callers.keys.problem,
             ),
             routes=routes,
         )
