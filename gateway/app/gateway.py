@@ -441,16 +441,17 @@ class Gateway:
                 lambda: self._readiness.is_settled,
                 lambda challenge: identity.prove(challenge, endpoint.port),
                 lambda: self._is_stopping,
+                self._callers.keys.problem,
             ),
             routes=routes,
         )
         if self._server.replicas is None:
-            await serve_http(endpoint, app, on_ready, certificate, self._begin_stop)
+            await serve_http(endpoint, app, on_ready, self._server.calls.running, certificate, self._begin_stop)
             return
         scheme, url = "http" if certificate is None else "https", self.loaded.config.storage.url or ""
         address = server.http.replica_address or await anyio.to_thread.run_sync(own_address, scheme, host, endpoint.port, url)
         async with self._server.replicas.listening(address, server.http.path):
-            await serve_http(endpoint, app, on_ready, certificate, self._begin_stop)
+            await serve_http(endpoint, app, on_ready, self._server.calls.running, certificate, self._begin_stop)
 
     def _begin_stop(self) -> None:
         """Report from now on that this gateway is not ready, and hand over its servers with `single: true`."""

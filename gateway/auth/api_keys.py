@@ -196,6 +196,14 @@ class ApiKeys(ABC):
         stored = self._stored.get(key_id)
         return None if stored is None or stored.info.is_expired(time.time() + self._clock_offset) else stored.info.principal
 
+    def problem(self) -> str:
+        """Return why the keys cannot be read, so that every token is rejected; empty if they can be read."""
+        try:
+            self._reload()
+        except StorageError as error:
+            return str(error)
+        return ""
+
     def are_required(self) -> bool:
         """Return whether HTTP clients must have an API key: there is a key, even an expired one, or the keys cannot be read.
 

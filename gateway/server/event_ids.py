@@ -65,6 +65,11 @@ def is_listening(event_id: str) -> bool:
     return token_of(event_id).endswith(LISTENING)
 
 
+def is_of_request(event_id: str) -> bool:
+    """Whether an event belongs to the response to a request."""
+    return REQUEST in token_of(event_id)
+
+
 def request_of(event_id: str) -> int | str | None:
     """Return the JSON-RPC id of the request whose response is the stream of an event; `None` if the event id does not contain it."""
     _, mark, encoded = token_of(event_id).partition(REQUEST)

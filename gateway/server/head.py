@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Self
 
+from gateway.server.event_ids import is_of_request
 from gateway.wire.http1_messages import LENGTH, RequestHead
 
 if TYPE_CHECKING:
@@ -55,6 +56,11 @@ class Head(RequestHead):
     def is_stream(self) -> bool:
         """Whether the response is an unlimited stream: the listening GET of 2025, or `subscriptions/listen` of 2026."""
         return self.fields.get(b"mcp-method") == b"subscriptions/listen" or super().is_stream
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether only the client ends the response. False for a GET that resumes the response to a request: it ends with the request."""
+        return self.is_stream and not is_of_request(self.last_event_id)
 
     @property
     def is_json_post(self) -> bool:

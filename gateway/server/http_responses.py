@@ -23,6 +23,9 @@ def json_response(content: JsonMapping, status: int = 200, headers: Mapping[str,
     return _response(body, status, {**(headers or {}), "content-type": "application/json"})
 
 
+KEYS_UNREADABLE = "The gateway cannot read its API keys. Its log has the reason."
+"""The `error` of a 503 response while the API keys cannot be read."""
+
 LIMIT_REACHED = -32010
 """JSON-RPC error code of a request that is refused because of a quota. MCP leaves -32000 to -32019 to implementations (Error Codes)."""
 

@@ -33,7 +33,7 @@ from gateway.server.fast_path.started_requests import StartedRequest
 from gateway.server.forwarded_principal import signed_principal
 from gateway.server.gateway_server import AGUI_PATH
 from gateway.server.head import Head
-from gateway.server.http_responses import LIMIT_REACHED, Refusal, insufficient_scope, json_response, text_response
+from gateway.server.http_responses import KEYS_UNREADABLE, LIMIT_REACHED, Refusal, insufficient_scope, json_response, text_response
 from gateway.server.origins import AcceptedOrigins, is_loopback
 from gateway.server.protected_resource import ProtectedResource, bearer_token, is_access_token
 from gateway.server.replica_signature import HEADER, SERVER_SCHEME
@@ -257,7 +257,7 @@ class KeyGate:
             principal = verified or self._principal(authorization)
         except StorageError as error:
             self._log_unreadable(error)
-            return json_response({"error": "The gateway cannot read its API keys. Its log has the reason."}, 503)
+            return json_response({"error": KEYS_UNREADABLE}, 503)
         if principal is None:
             return self._unknown(authorization)
         if self._callers.bind is not None:
@@ -310,7 +310,7 @@ class KeyGate:
                 principal = None if self._requires_key or self._keys.list() else LOCAL
         except StorageError as error:
             self._log_unreadable(error)
-            return json_response({"error": "The gateway cannot read its API keys. Its log has the reason."}, 503)
+            return json_response({"error": KEYS_UNREADABLE}, 503)
         if principal is None:
             message = "The signature of this forwarded request, or the API key of its caller, is not valid at this gateway."
             return json_response({"error": "invalid_replica", "message": message}, 401)

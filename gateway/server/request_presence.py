@@ -84,6 +84,10 @@ class RequestPresence:
         """
         return self._streams > 0 or self._scope is None
 
+    def may_return(self, now: float) -> bool:
+        """Whether the client lost its stream less than `RESUME_SECONDS` before `now` (event loop time), and may open the stream again."""
+        return not self.is_here and now < self._left_at + RESUME_SECONDS
+
     async def here(self) -> None:
         """Wait until the client has a stream open, or the request has ended."""
         while not self.is_here:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from gateway.server.certificate import ServerCertificate
     from gateway.server.key_gate import KeyGate
+    from gateway.server.running_calls import RunningCalls
     from gateway.server.startup_answers import Listed, StartupAnswers
     from gateway.server.stdio_transport import StdioParts
     from gateway.wire.http1_exchange import ConnectionWriter
@@ -62,6 +63,9 @@ QUEUED = 2_048
 
 ACCEPT_TURNS = 4
 """Turns of the event loop in which asyncio hands a connection, which it accepted before the listening socket was closed, to the server."""
+
+ANSWER_SECONDS = 1.0
+"""Maximum seconds in which the calls that are ended may still answer their clients with an error."""
 
 END_SECONDS = 5.0
 """Maximum seconds for which the ASGI application may clean up after its in-flight requests were cancelled."""
@@ -120,6 +124,7 @@ async def serve_http(
     endpoint: Endpoint,
     app: KeyGate,
     on_ready: Callable[[str], None],
+    calls: RunningCalls,
     certificate: ServerCertificate | None = None,
     on_stop: Callable[[], None] = lambda: None,
 ) -> None:
@@ -129,7 +134,8 @@ async def serve_http(
 
     `on_ready` is called with the endpoint's URL when the server has started, and `on_stop` at the first signal. For `leave_seconds` after
     the first signal, new requests are still served. Then in-flight requests have `drain_seconds` to finish; a second signal ends them at
-    once.
+    once. A client that has just lost the stream of its call, as `calls` knows, gets time to come back before the listening socket closes.
+    A call that is ended is answered with an error.
     """
     import uvicorn
 
@@ -157,20 +163,14 @@ async def serve_http(
                 await anyio.sleep(0.005)
             on_ready(endpoint.url)
 
-        def end_calls(reason: str) -> None:
-            if calls := len(server.server_state.tasks):
-                logger.warning("ending in-flight calls reason=%s calls=%d", reason, calls)
-            server.force_exit = True
-
         async def drain() -> None:
-            await _leave(server, http)
-            await anyio.sleep(http.drain_seconds)
-            end_calls("grace_period_over")
+            await anyio.sleep(await _leave(server, http, calls))
+            await _end_calls(server, calls, "grace_period_over")
 
         def stop(count: int) -> None:
             if count > 1:
                 server.should_exit = True
-                end_calls("second_signal")
+                tasks.start_soon(_end_calls, server, calls, "second_signal")
                 return
             on_stop()
             tasks.start_soon(drain)
@@ -192,14 +192,33 @@ async def serve_http(
         tasks.cancel_scope.cancel()
 
 
-async def _leave(server: uvicorn.Server, http: HttpSettings) -> None:
-    """Serve new requests for `leave_seconds`, and then let the server refuse them."""
+async def _leave(server: uvicorn.Server, http: HttpSettings, calls: RunningCalls) -> float:
+    """Serve new requests for `leave_seconds`, and then let the server refuse them. Return the seconds that are left of `drain_seconds`.
+
+    New requests are also served while the client of a call may come back for the result, because it needs a new connection for that.
+    """
     if http.leave_seconds:
         logger.warning("stopping, new requests are still served leave_seconds=%s", http.leave_seconds)
         await anyio.sleep(http.leave_seconds)
+    began = anyio.current_time()
+    while calls.may_be_resumed() and anyio.current_time() < began + http.drain_seconds:  # noqa: ASYNC110  # there is no event for the time
+        await anyio.sleep(0.05)
+    left = max(began + http.drain_seconds - anyio.current_time(), 0)
     if server.server_state.tasks:
-        logger.warning("stopping, in-flight calls may finish until a second signal grace_seconds=%s", http.drain_seconds)
+        logger.warning("stopping, in-flight calls may finish until a second signal grace_seconds=%g", left)
     await _stop_listening(server)
+    return left
+
+
+async def _end_calls(server: uvicorn.Server, calls: RunningCalls, reason: str) -> None:
+    """Cancel the in-flight calls, wait up to `ANSWER_SECONDS` until their clients have the errors, and let the server end."""
+    if requests := len(server.server_state.tasks):
+        logger.warning("ending in-flight calls reason=%s calls=%d", reason, requests)
+    if calls.stop():
+        with anyio.move_on_after(ANSWER_SECONDS):
+            while server.server_state.tasks:  # noqa: ASYNC110  # uvicorn has no event for it
+                await anyio.sleep(0.02)
+    server.force_exit = True
 
 
 async def _stop_listening(server: uvicorn.Server) -> None:

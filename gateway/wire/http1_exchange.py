@@ -341,7 +341,7 @@ class ConnectionWriter(asyncio.Protocol, Generic[HeadT]):
         exchange = self._current
         if exchange is None or exchange.is_answered:
             return True
-        if not exchange.head.is_stream:
+        if not exchange.head.is_endless:
             exchange.keep_alive = False
         return False
 

@@ -79,6 +79,11 @@ class RequestHead:
         return self.method == "GET" and b"text/event-stream" in self.fields.get(b"accept", b"")
 
     @property
+    def is_endless(self) -> bool:
+        """Whether the server closes the response when it stops, because otherwise only the client would end it."""
+        return self.is_stream
+
+    @property
     def version(self) -> str:
         """HTTP version, such as `1.1`."""
         return self._facts["http_version"]

@@ -173,7 +173,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
     def shutdown(self) -> None:
         """Accept no further request: let a call in progress finish, and close a stream that only the client would end."""
         exchange = self._current
-        if exchange is None or exchange.is_answered or exchange.head.is_stream:
+        if exchange is None or exchange.is_answered or exchange.head.is_endless:
             self._close()
         else:
             exchange.keep_alive = False

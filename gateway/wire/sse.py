@@ -38,6 +38,12 @@ def encode_event(data: bytes, event_id: str) -> bytes:
     return b"id: %s\r\nevent: message\r\ndata: %s\r\n\r\n" % (event_id.encode(), data)
 
 
+def leading_id(data: bytes) -> str:
+    """Return the id of the event with which `data` begins, if the id is its first line and at most `MAX_ID_BYTES` long; otherwise empty."""
+    line, end, _ = data[: MAX_ID_BYTES + len(b"id: \r\n")].partition(b"\n")
+    return line.removeprefix(b"id: ").strip().decode("latin-1") if end and line.startswith(b"id: ") else ""
+
+
 def encode_comment(text: str) -> bytes:
     """Return the bytes of a comment, which keeps a silent stream open. `text` has no line breaks."""
     return b": %s\r\n\r\n" % text.encode()

@@ -28,7 +28,8 @@ FAULTS: dict[int, Row] = {
     4: Row("`kill -9` during a cancellation", "the task ends cancelled or completed, never both, and is never stuck"),
     5: Row(
         "SIGTERM while calls run and streams are open",
-        "calls may finish within `drainSeconds`; streams end at once; every ended call gets an error",
+        "calls may finish within `drainSeconds`, also if their client continued the stream; other streams end at once; "
+        "every ended call gets an error",
     ),
     6: Row("SIGSTOP until the lease is lost, then SIGCONT, while another gateway runs", "one recorded outcome"),
     7: Row("two gateways share the state; one is killed", "the other takes its tasks over within seconds"),

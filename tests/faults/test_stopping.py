@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from collections.abc import AsyncGenerator
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx2
 import pytest
 from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.exceptions import MCPError
@@ -121,19 +123,95 @@ async def test_endless_call_ends_after_the_set_time_or_a_second_signal(tmp_path:
 
 @pytest.mark.fault(5)
 async def test_idle_gateway_with_listeners_ends_at_once(tmp_path: Path) -> None:
-    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
     async with serving(tmp_path, 60) as gateway:
-        import httpx2
-
         headers = {"accept": "application/json, text/event-stream"}
         async with httpx2.AsyncClient(timeout=20) as raw:
-            opened = await raw.post(gateway.url, headers=headers, json={"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello})
+            opened = await raw.post(gateway.url, headers=headers, json={"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO})
             session = {"mcp-session-id": opened.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
             await raw.post(gateway.url, headers=headers | session, json={"jsonrpc": "2.0", "method": "notifications/initialized"})
             async with raw.stream("GET", gateway.url, headers={"accept": "text/event-stream"} | session) as news:
                 assert news.status_code == 200
                 gateway.process.send_signal(signal.SIGTERM)
                 await gateway.until_ended(8)
+
+
+BOTH = {"accept": "application/json, text/event-stream"}
+HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
+CALL: dict[str, Any] = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "slow__wait", "arguments": {}}}
+
+
+async def lost(gateway: Stopped, raw: httpx2.AsyncClient) -> dict[str, str]:
+    """Begin a call in a new 2025 session, lose its stream, and return the headers of the GET that resumes it."""
+    opened = await raw.post(gateway.url, headers=BOTH, json={"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO})
+    session = BOTH | {"mcp-session-id": opened.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
+    await raw.post(gateway.url, headers=session, json={"jsonrpc": "2.0", "method": "notifications/initialized"})
+    async with raw.stream("POST", gateway.url, headers=session, json=CALL) as stream:
+        first = await anext(stream.aiter_lines())
+    assert first.startswith("id: ")
+    await anyio.sleep(0.3)  # the gateway notices that the stream is lost
+    return {**session, "accept": "text/event-stream", "last-event-id": first.removeprefix("id: ")}
+
+
+async def heard(gateway: Stopped, raw: httpx2.AsyncClient, resumed: dict[str, str], reached: anyio.Event) -> list[dict[str, Any]]:
+    """Resume a stream, read it to its end, and return its messages."""
+    async with raw.stream("GET", gateway.url, headers=resumed) as stream:
+        assert stream.status_code == 200
+        reached.set()
+        return [json.loads(line[6:]) async for line in stream.aiter_lines() if line.startswith("data: {")]
+
+
+@pytest.mark.fault(5)
+@pytest.mark.parametrize("returns", ["before", "after"])
+async def test_call_of_a_returned_client_gets_its_response(tmp_path: Path, returns: str) -> None:
+    got: list[dict[str, Any]] = []
+    async with serving(tmp_path, 20) as gateway, httpx2.AsyncClient(timeout=20) as raw, anyio.create_task_group() as tasks:
+        resumed, reached = await lost(gateway, raw), anyio.Event()
+
+        async def resume() -> None:
+            got.extend(await heard(gateway, raw, resumed, reached))
+
+        if returns == "after":
+            gateway.process.send_signal(signal.SIGTERM)
+            await anyio.sleep(1)
+        tasks.start_soon(resume)
+        with anyio.fail_after(10):
+            await reached.wait()
+        if returns == "before":
+            gateway.process.send_signal(signal.SIGTERM)
+        await anyio.sleep(2.5)
+        assert gateway.process.poll() is None
+        assert not got
+        (tmp_path / "go").touch()
+        await gateway.until_ended(10)
+    assert [(message["id"], message["result"]["content"][0]["text"]) for message in got] == [(7, "waited")]
+
+
+@pytest.mark.fault(5)
+async def test_endless_call_of_a_returned_client_ends_with_an_error(tmp_path: Path) -> None:
+    got: list[dict[str, Any]] = []
+    async with serving(tmp_path, 2) as gateway, httpx2.AsyncClient(timeout=20) as raw, anyio.create_task_group() as tasks:
+        resumed, reached = await lost(gateway, raw), anyio.Event()
+
+        async def resume() -> None:
+            got.extend(await heard(gateway, raw, resumed, reached))
+
+        tasks.start_soon(resume)
+        with anyio.fail_after(10):
+            await reached.wait()
+        gateway.process.send_signal(signal.SIGTERM)
+        await gateway.until_ended(12)
+    assert [(message["id"], "was stopped before" in message["error"]["message"]) for message in got] == [(7, True)]
+    assert "Traceback" not in gateway.log.read_text()
+
+
+@pytest.mark.fault(5)
+async def test_call_of_a_client_that_stays_away_does_not_delay_the_end(tmp_path: Path) -> None:
+    async with serving(tmp_path, 40) as gateway, httpx2.AsyncClient(timeout=20) as raw:
+        await lost(gateway, raw)
+        gateway.process.send_signal(signal.SIGTERM)
+        await anyio.sleep(2)
+        assert gateway.process.poll() is None
+        await gateway.until_ended(12)
 
 
 FOR_EVER = """

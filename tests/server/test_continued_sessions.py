@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -17,7 +19,7 @@ import pytest
 
 from gateway.server.sealed_sessions import MAX_ID
 from tests.fakes.postgres import postgres
-from tests.fakes.running import upstream_stdio
+from tests.fakes.running import ROOT, upstream_stdio
 from tests.fakes.shared_gateways import SharedGateways
 from tests.interaction.wire import Wire, over_http
 from tests.tasks.test_gateways import stop
@@ -303,6 +305,31 @@ async def test_stream_is_continued_at_another_replica(replicas: Replicas) -> Non
             async for line in stream.aiter_lines():
                 if "resources/updated" in line:
                     break
+
+
+@pytest.mark.fault(5)
+async def test_call_of_a_stopping_replica_is_continued_at_another(mortals: Replicas) -> None:
+    arguments = ["-m", "tests.fakes.counting_upstream", str(mortals.folder), "slow", "1"]
+    servers = {"slow": {"command": sys.executable, "args": arguments, "cwd": str(ROOT)}}
+    await anyio.to_thread.run_sync(mortals.start_with, {"mcpServers": servers, "server": {"http": {"drainSeconds": 20}}})
+    session = await mortals.open(2)
+    headers = {"mcp-session-id": session, "mcp-protocol-version": "2025-11-25", "accept": BOTH}
+    call: dict[str, Any] = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "slow__wait", "arguments": {}}}
+    with anyio.fail_after(40):
+        async with mortals.http.stream("POST", mortals.urls[2], json=call, headers=headers) as stream:
+            first = await anext(stream.aiter_lines())
+        await anyio.sleep(0.3)  # the gateway notices that the stream is lost
+        mortals.processes[2].send_signal(signal.SIGTERM)
+        await anyio.sleep(1)
+        again = {**headers, "accept": "text/event-stream", "last-event-id": first.removeprefix("id: ")}
+        async with mortals.http.stream("GET", mortals.urls[1], headers=again) as stream:
+            await anyio.sleep(2)
+            (mortals.folder / "go").touch()
+            messages = [message async for message in _messages(stream)]
+        assert [(message["id"], "result" in message) for message in messages] == [(7, True)]
+        while mortals.processes[2].poll() is None:
+            await anyio.sleep(0.1)
+    assert mortals.processes[2].returncode == 0
 
 
 async def _until_late(names: Callable[[], Awaitable[str]], expected: set[str]) -> None:

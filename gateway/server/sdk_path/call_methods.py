@@ -11,9 +11,10 @@ from gateway.catalog import Catalog
 from gateway.errors import GatewayError
 from gateway.gate.rpc_errors import failed_call
 from gateway.json_types import JsonObject
+from gateway.protocol import INTERNAL_ERROR, RpcError
 from gateway.server.calls import CallHandler, is_plain_result, to_wire
 from gateway.server.client_limits import fit_outcome
-from gateway.server.clients import Clients, RequestContext, is_modern, scope_of_request
+from gateway.server.clients import Clients, RequestContext, is_modern, presence_of, scope_of_request
 from gateway.server.in_flight import InFlightCall, call_in
 from gateway.server.parked import ParkedCalls
 from gateway.server.sdk_path.wire_caller import WireCaller, is_sdk_result
@@ -22,6 +23,8 @@ from gateway.tools.base import Complete, ToolOutcome
 from gateway.tools.context import CallContext
 
 KEY_GONE = "The API key or access token of this call is no longer valid, so the call was ended."
+
+STOPPED = "The gateway was stopped before this call ended. The call may have had effects: send it again if that does no harm."
 
 
 class CallMethods:
@@ -45,8 +48,11 @@ class CallMethods:
         try:
             started = _started_call(ctx)
             outcome: ToolOutcome = Complete.text(KEY_GONE, is_error=True)
-            with self._calls.running.of(call.facts.principal.id):  # cancelled if the key is revoked; `outcome` then keeps its value
+            running = self._calls.running
+            with running.of(call.facts.principal.id, presence_of(ctx)) as scope:  # if cancelled, `outcome` keeps its value
                 outcome = await (self._leg(ctx, params.name, call, caller) if started is None else started.outcome(caller))
+            if scope.cancelled_caught and running.is_stopped:
+                raise RpcError(INTERNAL_ERROR, STOPPED)
             if modern and scope_of_request(ctx) is None:
                 self._parked.note_remote_parked(outcome, partial(self._again, ctx, params.name), call)
         except GatewayError as error:

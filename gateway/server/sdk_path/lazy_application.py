@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -16,11 +17,12 @@ from gateway.auth.identity import CHALLENGE_PATTERN
 from gateway.config.models import HttpSettings
 from gateway.sdk import load
 from gateway.server.clients import Clients
-from gateway.server.http_responses import json_response
+from gateway.server.http_responses import KEYS_UNREADABLE, json_response
 from gateway.server.origins import AcceptedOrigins
 from gateway.server.replicas import Replicas
 from gateway.server.session_table import SessionTable
 from gateway.server.usage import Usages
+from gateway.telemetry.sparse_log import SparseLog
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
@@ -30,13 +32,14 @@ if TYPE_CHECKING:
     from gateway.server.sdk_path.resumable_sessions import SessionManager
     from gateway.server.sdk_path.sdk_server import SdkServer
 
+logger = logging.getLogger(__name__)
 
 HEALTH_PATH = "/health"
 """URL path that reports that the process runs. With `?challenge=` it also proves which configuration the gateway serves, so that the user's
 `moongate` commands do not send an API key to another program on the port."""
 
 READY_PATH = "/ready"
-"""URL path that reports whether starting is finished: every source of tools is ready or has failed."""
+"""URL path that reports whether the gateway can serve requests: every source of tools is ready or has failed, and keys can be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,8 @@ class Probes:
     """Function that returns a proof of which configuration the gateway serves, for a challenge that a command sent to `/health`."""
     is_stopping: Callable[[], bool] = lambda: False
     """Function that returns whether the gateway has received the signal to stop, so that `/ready` answers 503."""
+    keys_problem: Callable[[], str] = str
+    """Function that returns why the API keys cannot be read, so that `/ready` answers 503 like all requests; empty if they can be read."""
 
 
 class SdkParts(Protocol):
@@ -90,6 +95,7 @@ class LazyApplication:
         self._loading = anyio.Lock()
         self._tasks: TaskGroup | None = None
         self._leaving = anyio.Event()
+        self._log = SparseLog(logger)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request. The first request imports the MCP SDK; requests that arrive during the import wait for it."""
@@ -112,8 +118,12 @@ class LazyApplication:
             return json_response({"status": "ok", **proof})
         if self._probes.is_stopping():
             return json_response({"status": "stopping"}, 503)
-        is_ready = self._probes.ready()
-        return json_response({"status": "ready" if is_ready else "starting"}, 200 if is_ready else 503)
+        if not self._probes.ready():
+            return json_response({"status": "starting"}, 503)
+        if problem := self._probes.keys_problem():
+            self._log.warning("not ready reason=api-keys-not-readable error=%r", problem)
+            return json_response({"status": "refusing", "error": KEYS_UNREADABLE}, 503)
+        return json_response({"status": "ready"}, 200)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()

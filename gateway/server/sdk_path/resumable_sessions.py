@@ -31,6 +31,7 @@ from gateway.server.event_ids import (
     LOST,
     REQUEST_ID_SCOPE_KEY,
     is_listening,
+    is_of_request,
     listening_token,
     replica_of_event,
     request_of,
@@ -44,6 +45,7 @@ from gateway.server.request_presence import PRESENCE_SCOPE_KEY, RequestPresence
 from gateway.server.session_table import Reason, SessionTable
 from gateway.server.usage import Usage, Usages
 from gateway.wire.rpc_envelope import VERSION, notification
+from gateway.wire.sse import leading_id
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -57,6 +59,9 @@ streams of the session are dropped."""
 
 MAX_EVENTS_PER_STREAM = 200
 """Maximum number of events that are stored per stream for resumption. The oldest event is dropped first."""
+
+MAX_DIGITS = 12
+"""Maximum number of digits of the number in an event id. An id with a longer number is unknown."""
 
 RETRY_MILLISECONDS = 500
 """The SSE `retry` value: milliseconds that clients wait before they reconnect a stream."""
@@ -130,6 +135,15 @@ class ReplayStore(EventStore):
         """Whether all events that follow an event on its stream are stored."""
         return self._events_after(event_id) is not None
 
+    def is_response(self, event_id: str) -> bool:
+        """Whether an event is the JSON-RPC response of a request, after which its stream has no further events."""
+        token, _, number = event_id.partition(".")
+        stream = self._streams.get(self._names.get(token, ""))
+        if stream is None or not number.isdecimal() or len(number) > MAX_DIGITS:
+            return False
+        position = int(number) - stream.first
+        return 0 <= position < len(stream.events) and isinstance(stream.events[position], JSONRPCResponse | JSONRPCError)
+
     def stream_of(self, event_id: str) -> str | None:
         """Return the name of the stream to which an event id belongs: a JSON-RPC id as text, or `GET_STREAM_KEY`; `None` if unknown."""
         return self._names.get(token_of(event_id))
@@ -137,7 +151,7 @@ class ReplayStore(EventStore):
     def _events_after(self, event_id: str) -> list[EventMessage] | None:
         token, _, number = event_id.partition(".")
         stream = self._streams.get(self._names.get(token, ""))
-        if stream is None or not number.isdecimal() or len(number) > 12:
+        if stream is None or not number.isdecimal() or len(number) > MAX_DIGITS:
             return None
         position = int(number)
         if not stream.first - 1 <= position < stream.first + len(stream.events):
@@ -253,6 +267,34 @@ class _KeptSession:
         self._end(self)
 
 
+class _ResumedResponse:
+    """ASGI `send` of a GET that resumes the response to a request. Ends the stream after the JSON-RPC response.
+
+    The MCP SDK would leave the stream open, so that a stopping gateway could not know when the client has everything.
+    """
+
+    def __init__(self, store: ReplayStore, last: str, send: Send) -> None:
+        """`last` is the `Last-Event-ID` of the GET."""
+        self._store = store
+        self._last = last
+        self._send = send
+        self._is_over = False
+
+    async def __call__(self, message: Message) -> None:
+        """Send an ASGI message, and the end of the stream after it if it contains the response to the request."""
+        if self._is_over:
+            return
+        await self._send(message)
+        if message["type"] == "http.response.start":
+            event_id = self._last if message["status"] == 200 else ""
+        else:
+            self._is_over = not message.get("more_body")
+            event_id = leading_id(message.get("body", b""))
+        if not self._is_over and event_id and self._store.is_response(event_id):
+            self._is_over = True
+            await self._send({"type": "http.response.body", "body": b""})
+
+
 class SessionManager(StreamableHTTPSessionManager):
     """The MCP SDK's manager of 2025 HTTP sessions, extended: each session has its own event store, and the number of sessions is limited.
 
@@ -315,6 +357,8 @@ class SessionManager(StreamableHTTPSessionManager):
         if scope["method"] == "GET" and is_listening(last) and not kept.store.has(last):
             # The notifications after this event are gone with their replica, or were too many: the client listens from now on.
             scope = {**scope, "headers": [field for field in scope["headers"] if field[0] != b"last-event-id"]}
+        if scope["method"] == "GET" and is_of_request(last):
+            send = _ResumedResponse(kept.store, last, send)
         with kept.attended(scope), kept.naming(scope):
             await super()._handle_stateful_request(scope, receive, send)
 
