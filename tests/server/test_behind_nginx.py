@@ -30,6 +30,7 @@ from tests.cli.processes import environment, moongate, write_gateway
 from tests.fakes.certificates import make_pair
 from tests.fakes.nursery import Child
 from tests.fakes.running import ROOT, child, free_port, listens, until, upstream_http, wait_until_ready
+from tests.packaging.test_compose_names import nginx_version
 
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 
@@ -266,6 +267,8 @@ def configurations(folder: Path, port: int, gateway: int) -> dict[str, str]:
 @pytest.mark.parametrize("name", ["docs/nginx.conf", "deploy/nginx.conf", "docs/three-gateways.md", "benchmarks/fleet/site.py"])
 def test_every_configuration_answers_for_a_stopped_gateway(name: str, tmp_path: Path) -> None:
     """A server that closes the connection after the whole request stands for the gateway. Without it, the answer is the same."""
+    if name == "deploy/nginx.conf" and nginx_version() < (1, 27, 3):
+        pytest.skip("nginx is older than 1.27.3, which `resolve` in deploy/nginx.conf needs")
     PAIR.write(tmp_path)
     port, received = free_port(), list[bytes]()
     with socket.create_server(("127.0.0.1", 0)) as stopping:
