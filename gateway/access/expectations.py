@@ -52,7 +52,7 @@ class ExpectedCaller(Model):
 
 
 class Expectation(Model):
-    """One row: who uses what, and the decision that the configuration must lead to."""
+    """One row: a caller, an item, and the decision that the configuration must lead to."""
 
     caller: str
     """Name of the caller under `callers`."""

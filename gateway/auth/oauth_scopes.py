@@ -1,4 +1,4 @@
-"""Judges how the settings of issuers map OAuth scopes to scopes of the gateway, and which OAuth scopes clients are told to ask for."""
+"""Judges how the settings of issuers map OAuth scopes to scopes of the gateway, and which OAuth scopes challenges name."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ class IssuerKeys:
         return len(self._keys)
 
     async def find(self, kid: str | None, alg: str) -> SigningKey:
-        """Return the key with the id `kid` for the algorithm `alg`. If it is unknown, fetch the keys again, at most once for all who wait.
+        """Return the key with the id `kid` for the algorithm `alg`. If it is unknown, fetch the keys again, once for all waiting checks.
 
         Raises:
             TokenRefused: The issuer has no such key, or `kid` is `None` and several keys could be meant.

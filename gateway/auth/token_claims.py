@@ -29,7 +29,7 @@ MAX_NAME = 100
 
 
 def claim_of(claims: JsonMapping, name: str) -> JsonValue:
-    """Return the claim `name`, or `None`. A name that is no claim itself leads into nested objects at its dots."""
+    """Return the claim `name`, or `None`. If no claim has the name, its parts between dots name nested members."""
     if name in claims:
         return claims[name]
     value: JsonValue = dict(claims)
@@ -59,7 +59,7 @@ def granted_scopes(mapping: Mapping[str, Sequence[str]] | None, scopes: Sequence
 
 
 def expiry_of(claims: JsonMapping) -> float:
-    """Return the time of the claim `exp`, in seconds since the epoch; infinity if there is none. Raises `TokenRefused` if it is no time."""
+    """Return the time of the claim `exp`, in seconds since the epoch; infinity without it. Raises `TokenRefused` if it is not a number."""
     given = claims.get("exp")
     if given is None:
         return math.inf

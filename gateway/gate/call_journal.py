@@ -168,7 +168,7 @@ class CallJournal:
         return facts | further if further else facts
 
     def _further(self, ctx: CallContext) -> JsonObject | None:
-        """Return the gateways that the call passed, and the agent or workflow that makes it; `None` if there are none."""
+        """Return the gateways that the call passed, and the agent or workflow that makes it; `None` for a direct call."""
         further: JsonObject = {}
         if VIA_KEY in ctx.facts.meta and (via := via_of(ctx.facts.meta)):
             further["via"] = list(via)

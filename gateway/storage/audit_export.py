@@ -2,7 +2,7 @@
 
 An export is a file of entries, and beside it `<file>.manifest.json`. The manifest has the file's size and SHA-256, the ids of its first and
 last entry, and the chain's digests before the first and of the last entry. An Ed25519 signature covers the manifest. Its key is derived
-from the installation key, so all gateways of an installation sign with the same key, and whoever has the public key can verify.
+from the installation key, so all gateways of an installation sign with the same key, and every holder of the public key can verify.
 """
 
 from __future__ import annotations

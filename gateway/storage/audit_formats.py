@@ -32,7 +32,7 @@ _CATEGORY = 6
 _READ, _OTHER = 2, 99
 _SUCCEEDED, _FAILED = 1, 2
 _GOOD = frozenset({"complete", "task", "input_required", "approved", "approved_always", "answered", "relayed", "allowed", ""})
-"""Outcomes of entries that are no failure."""
+"""Outcomes of successful entries."""
 
 
 def to_line(stored: StoredEntry, form: Format, version: str) -> str:
